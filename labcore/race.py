@@ -1,0 +1,157 @@
+"""A race: several optimisers from the same start, on the same minibatches, step by step in turn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+from labcore.config import ConfigError, refusal
+from labcore.events import (
+    Diverged,
+    Event,
+    Finished,
+    LossRecorded,
+    RacerEvent,
+    Started,
+    StepTaken,
+)
+from labcore.history import Series
+from labcore.optimizers import OPTIMIZERS, Optimizer
+from labcore.regression import RegressionConfig, RegressionSettings, train_regression
+
+MAX_RACERS = 8
+MAX_NAME_LENGTH = 24
+CLOSE = 0.01
+"""A racer has arrived when its loss stays within this share above the exact minimum."""
+
+
+@dataclass(frozen=True)
+class Racer:
+    """An optimiser under a name; without one it takes the optimiser's label."""
+
+    optimizer: Optimizer
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, Optimizer):
+            allowed = "an optimiser object: " + ", ".join(c.__name__ for c in OPTIMIZERS.values())
+            raise refusal("racer: optimizer", self.optimizer, allowed, "SGD(lr=0.01)")
+        name = self.name.strip() or self.optimizer.label
+        if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            allowed = f"at most {MAX_NAME_LENGTH} printable characters"
+            raise refusal("racer: name", self.name, allowed, self.optimizer.label)
+        object.__setattr__(self, "name", name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceConfig(RegressionSettings):
+    """One race: the settings that all racers share, and the racers."""
+
+    name = "race"
+
+    racers: tuple[Racer, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [racer.name for racer in self.racers]
+        if not 1 <= len(names) <= MAX_RACERS:
+            raise ConfigError(
+                f"A race must have from 1 to {MAX_RACERS} racers; received {len(names)}. "
+                "Add or remove some."
+            )
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    "Every racer must have a name of its own; received "
+                    f"{names.count(name)} called {name!r}. Rename one, for example {name + ' 2'!r}."
+                )
+
+    def run_of(self, racer: Racer) -> RegressionConfig:
+        """The racer's own run, the same as outside the race."""
+        shared = {each.name: getattr(self, each.name) for each in fields(RegressionSettings)}
+        return RegressionConfig(optimizer=racer.optimizer, **shared)
+
+
+def race(config: RaceConfig) -> Iterator[Event]:
+    """Advance every racer's run by one minibatch in turn, until the last one has ended.
+
+    Yields:
+        Per round: what the racers report, each as a `RacerEvent`, then one `StepTaken`.
+    """
+    runs = {racer.name: train_regression(config.run_of(racer)) for racer in config.racers}
+    while runs:
+        taken = None
+        for name, run in list(runs.items()):
+            for event in run:
+                if isinstance(event, StepTaken):
+                    taken = event
+                    break
+                if not isinstance(event, RacerEvent):
+                    yield RacerEvent(name, event)
+            else:
+                del runs[name]
+        if taken:
+            yield taken
+
+
+@dataclass
+class Lane:
+    """What is known of one racer so far.
+
+    Attributes:
+        started: its run's size, floor and limit; None before its first turn.
+        points: recorded losses, down-sampled.
+        latest: the last recorded loss.
+        arrived: step since which every recorded loss was within `CLOSE` of the floor, or None.
+        outcome: how it ended, None while it races.
+    """
+
+    racer: Racer
+    started: Started | None = None
+    points: Series[LossRecorded] = field(default_factory=lambda: Series(lambda point: point.loss))
+    latest: LossRecorded | None = None
+    arrived: int | None = None
+    outcome: Finished | Diverged | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """Distance of the latest loss to the exact minimum, None where one of them is unknown."""
+        if self.latest is None or self.started is None or self.started.floor is None:
+            return None
+        return self.latest.loss - self.started.floor
+
+    def record(self, point: LossRecorded) -> None:
+        """Take in a recorded loss."""
+        self.points.add(point)
+        self.latest = point
+        gap = self.gap
+        if self.started is None or self.started.floor is None or gap is None:
+            return
+        if gap > CLOSE * self.started.floor:
+            self.arrived = None
+        elif self.arrived is None:
+            self.arrived = point.step
+
+
+class RaceHistory:
+    """What a race has reported so far, per racer: `add` takes its events one by one."""
+
+    def __init__(self, config: RaceConfig) -> None:
+        self.config = config
+        self.lanes = {racer.name: Lane(racer) for racer in config.racers}
+        self.taken: StepTaken | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps in the whole race, 0 before it has started."""
+        return max((lane.started.steps for lane in self.lanes.values() if lane.started), default=0)
+
+    def add(self, event: Event) -> None:
+        """Take in one event of `race(self.config)`."""
+        match event:
+            case StepTaken():
+                self.taken = event
+            case RacerEvent(name, Started() as started):
+                self.lanes[name].started = started
+            case RacerEvent(name, LossRecorded() as point):
+                self.lanes[name].record(point)
+            case RacerEvent(name, (Finished() | Diverged()) as outcome):
+                self.lanes[name].outcome = outcome
