@@ -134,7 +134,7 @@ def parse_fields(config: type[Config], texts: Mapping[str, str]) -> dict[str, An
 
 
 def format_fields(config: Config, *, all_fields: bool = False) -> dict[str, str]:
-    """The inverse of `parse_fields`: the fields that differ from their default, or all, as texts."""
+    """The inverse of `parse_fields`: fields that differ from their default, or all, as texts."""
     return {
         each.name: _text(getattr(config, each.name))
         for each, rule in ruled_fields(type(config))

@@ -27,12 +27,12 @@ class LeastSquares:
 
     @property
     def condition_number(self) -> float:
-        """Largest over smallest eigenvalue; plain gradient descent needs steps in proportion to it."""
+        """Largest over smallest eigenvalue; gradient descent needs steps in proportion to it."""
         return float(self.eigenvalues[-1] / self.eigenvalues[0])
 
 
 def with_bias(features: Tensor) -> Tensor:
-    """`features` (n, d) with a column of ones appended: (n, d + 1), so that the bias is a weight."""
+    """`features` (n, d) with a last column of ones, (n, d + 1): the bias becomes a weight."""
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
@@ -42,7 +42,7 @@ def half_mse(residual: Tensor) -> float:
 
 
 def solve(features: Tensor, labels: Tensor) -> LeastSquares:
-    """Solve least squares with a bias exactly, from `features` (n, d) and `labels` (n,), float64."""
+    """Solve least squares with a bias exactly: `features` (n, d), `labels` (n,), float64."""
     design = with_bias(features)
     solution = torch.linalg.lstsq(design, labels).solution
     hessian = design.T @ design / len(design)

@@ -48,7 +48,7 @@ def _eps(default: float) -> float:
         1e-12,
         0.1,
         log=True,
-        help="Added to the denominator, so that a tiny gradient history does not make a giant step.",
+        help="Added to the denominator, so that tiny past gradients do not make a giant step.",
     )
     return small
 
@@ -258,8 +258,10 @@ class Adam(Optimizer):
     name = "adam"
     label = "Adam"
     formula = (
-        r"m \leftarrow \beta_1 m + (1 - \beta_1)\, g,\quad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2"
-        r",\quad x \leftarrow x - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}"
+        r"m \leftarrow \beta_1 m + (1 - \beta_1)\, g,\quad "
+        r"v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2,\quad "
+        r"x \leftarrow x - \eta\, \frac{m / (1 - \beta_1^t)}"
+        r"{\sqrt{v / (1 - \beta_2^t)} + \epsilon}"
     )
     source = "D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015"
     state_names = ("mean gradient", "mean square")
@@ -299,7 +301,8 @@ class AdamW(Adam):
         0.01,
         0.0,
         1.0,
-        help="Pull towards zero, in shares of the learning rate; it moves the end point off the exact minimum.",
+        help="Pull towards zero, in shares of the learning rate. It moves the end point a little "
+        "off the exact minimum.",
     )
 
     def update(

@@ -106,7 +106,7 @@ class Lane:
 
     racer: Racer
     started: Started | None = None
-    points: Series[LossRecorded] = field(default_factory=lambda: Series(lambda point: point.loss))
+    points: Series[LossRecorded] = field(default_factory=Series)
     latest: LossRecorded | None = None
     arrived: int | None = None
     outcome: Finished | Diverged | None = None

@@ -179,7 +179,7 @@ def _minibatches(
     """All rows in a new random order, cut into minibatches; the last one may be smaller."""
     order = torch.randperm(len(labels), generator=shuffles)
     size = settings.batch_size
-    return zip(inputs[order].split(size), labels[order].split(size), strict=True)
+    return zip(torch.split(inputs[order], size), torch.split(labels[order], size), strict=True)
 
 
 class _Evaluation:

@@ -109,8 +109,7 @@ class HiddenLayer:
 
 def _layer(weight: Tensor, bias: Tensor) -> nn.Linear:
     """A linear layer with these weights; torch's shared random generator is not touched."""
-    layer = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))
+    layer.bias = nn.Parameter(bias.clone())
     return layer

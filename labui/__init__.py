@@ -1,0 +1,1 @@
+"""What the pages share: everything that imports streamlit and is used by more than one page."""

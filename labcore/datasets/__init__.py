@@ -1,0 +1,1 @@
+"""The data sets: embedded files, verified and parsed."""

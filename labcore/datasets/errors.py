@@ -2,6 +2,6 @@
 
 
 class DataError(Exception):
-    """A data file that is missing or not what it should be: which file, what was expected, the remedy."""
+    """A data file that is missing or damaged: which one, what was expected, what to do."""
 
     for_user = True
