@@ -7,6 +7,7 @@ come from the category palette of whoever renders: the lab's theme, or `PALETTE`
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import altair as alt
@@ -33,7 +34,7 @@ PALETTE = (
 DASHES = ([1, 0], [8, 3], [3, 3], [8, 3, 2, 3], [1, 0], [8, 3], [3, 3], [8, 3, 2, 3])
 """A dash pattern per colour, so that no curve is told by its colour alone."""
 
-HEIGHT = 380
+HEIGHT = 340
 FONT_SIZE = 14
 LABEL_HEIGHT = 18
 """All in pixels."""
@@ -175,7 +176,7 @@ def _row(
 
 def _end(lane: Lane, outcome: Diverged, view: LossView) -> dict[str, Any]:
     """What marks a diverged run: it left through the top edge at this step."""
-    changes = {"part": "end", "label": f"✕ step {outcome.step:,} {lane.racer.name}"}
+    changes: dict[str, Any] = {"part": "end", "label": f"✕ step {outcome.step:,} {lane.racer.name}"}
     if view.x != "seconds":
         changes["x"] = {"epochs": outcome.epochs, "steps": outcome.step}[view.x]
     return changes
@@ -197,8 +198,9 @@ def _dodge(heads: list[dict[str, Any]], axes: Axes) -> None:
         head["label_y"] = axes.value(place)
 
 
+@lru_cache(maxsize=256)
 def loss_spec(config: RaceConfig, view: LossView, axes: Axes) -> dict[str, Any]:
-    """The Vega-Lite specification of a loss chart without its rows."""
+    """The Vega-Lite specification of a loss chart without its rows; shared, so not to be changed."""
     return _loss_layers(config, view, axes).to_dict()
 
 
@@ -231,7 +233,7 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         dx=9,
         fontSize=FONT_SIZE,
         limit=alt.ExprRef(_LABEL_WIDTH),
-        text=alt.ExprRef("width < 500 ? datum.racer : datum.label"),
+        text=alt.ExprRef("width < 400 ? datum.racer : datum.label"),
     ).encode(y=label_y)
     layers = [
         *_floor_layers(config, view, y),
@@ -248,10 +250,12 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         height=HEIGHT,
         width="container",
         description=_description(names, view, axes),
+        # The height is the plot's alone, so that `Axes.pixel` is right.
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
 
 
-_LABEL_WIDTH = "width < 500 ? 76 : 150"
+_LABEL_WIDTH = "width < 400 ? 76 : 140"
 
 
 def _encodings(view: LossView, axes: Axes) -> tuple[alt.X, alt.Y, alt.Y]:

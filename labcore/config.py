@@ -133,16 +133,15 @@ def parse_fields(config: type[Config], texts: Mapping[str, str]) -> dict[str, An
     return values
 
 
-def format_fields(config: Config, *, all_fields: bool = False) -> dict[str, str]:
-    """The inverse of `parse_fields`: fields that differ from their default, or all, as texts."""
+def format_fields(config: Config) -> dict[str, str]:
+    """The inverse of `parse_fields`: every ruled field as text."""
     return {
-        each.name: _text(getattr(config, each.name))
-        for each, rule in ruled_fields(type(config))
-        if all_fields or getattr(config, each.name) != rule.default
+        each.name: format_value(getattr(config, each.name))
+        for each, _ in ruled_fields(type(config))
     }
 
 
-def _text(value: object) -> str:
+def format_value(value: object) -> str:
     """The shortest text that parses back to the same value."""
     if isinstance(value, float):
         return min(repr(value), f"{value:g}", key=lambda t: (float(t) != value, len(t)))

@@ -81,11 +81,11 @@ class Job(Generic[H]):
         self._changed = threading.Condition(self._lock)
         self._state: State = "paused" if paused else "queued"
         self._error: str | None = None
-        self._begun = False
+        self._begun = False  # whether it has had a turn
         self._held = False
-        self._stepping = False
+        self._stepping = False  # whether the next StepTaken pauses; set by whoever sets going
         self._pace = _checked_pace(pace)
-        self._due = time.monotonic()
+        self._due = time.monotonic()  # no event is taken before
 
     @property
     def state(self) -> State:
@@ -119,7 +119,8 @@ class Job(Generic[H]):
             if _checked_pace(value) != self._pace:
                 self._pace = value
                 self._due = time.monotonic() + (0.0 if value is None else 1 / value)
-                self._pool._wake_worker()
+                with self._pool._changed:
+                    self._pool._changed.notify()
 
     @contextmanager
     def reading(self) -> Iterator[H]:
@@ -131,7 +132,6 @@ class Job(Generic[H]):
         """Rest after the event in hand."""
         with self._lock:
             if self._state in ("queued", "running"):
-                self._stepping = False
                 self._state = "paused"
                 self._pool._leave_line(self)
                 self._changed.notify_all()
@@ -216,7 +216,6 @@ class Job(Generic[H]):
 
     def _count_step(self) -> None:
         if self._stepping:
-            self._stepping = False
             self._state = "paused"
         if self._pace is not None:
             self._due = max(self._due + 1 / self._pace, time.monotonic() - ROUND_SECONDS)
@@ -312,6 +311,11 @@ class Pool:
         with self._changed:
             self._leases.pop(owner, None)
 
+    def owners(self) -> set[str]:
+        """Everybody who has live jobs."""
+        with self._changed:
+            return {job.owner for job in self._live}
+
     def close(self, timeout: float = 5.0) -> None:
         """Stop all jobs and join the workers, for at most `timeout` seconds; no job comes after."""
         with self._changed:
@@ -391,10 +395,6 @@ class Pool:
             if job not in self._line or len(self._busy) < self._workers:
                 return None
             return self._line.index(job) + 1
-
-    def _wake_worker(self) -> None:
-        with self._changed:
-            self._changed.notify()
 
 
 def _checked_pace(pace: float | None) -> float | None:

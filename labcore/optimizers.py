@@ -43,7 +43,7 @@ def _decay(label: str, default: float, help: str) -> float:
 def _eps(default: float) -> float:
     """A field for the small number that keeps a denominator away from zero."""
     small: float = number(
-        "ε",
+        "epsilon ε",
         default,
         1e-12,
         0.1,

@@ -1,7 +1,8 @@
 """A race: several optimisers from the same start, on the same minibatches, step by step in turn."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain, count
 
 from labcore.config import ConfigError, refusal
 from labcore.events import (
@@ -25,7 +26,7 @@ CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Racer:
-    """An optimiser under a name; without one it takes the optimiser's label."""
+    """An optimiser under a name; a race names those who come without one."""
 
     optimizer: Optimizer
     name: str = ""
@@ -34,16 +35,17 @@ class Racer:
         if not isinstance(self.optimizer, Optimizer):
             allowed = "an optimiser object: " + ", ".join(c.__name__ for c in OPTIMIZERS.values())
             raise refusal("racer: optimizer", self.optimizer, allowed, "SGD(lr=0.01)")
-        name = self.name.strip() or self.optimizer.label
-        if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        if len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
             allowed = f"at most {MAX_NAME_LENGTH} printable characters"
             raise refusal("racer: name", self.name, allowed, self.optimizer.label)
-        object.__setattr__(self, "name", name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaceConfig(RegressionSettings):
-    """One race: the settings that all racers share, and the racers."""
+    """One race: the settings that all racers share, and the racers.
+
+    Racers without a name get their optimiser's label, numbered where it is taken.
+    """
 
     name = "race"
 
@@ -51,23 +53,39 @@ class RaceConfig(RegressionSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [racer.name for racer in self.racers]
-        if not 1 <= len(names) <= MAX_RACERS:
+        if not 1 <= len(self.racers) <= MAX_RACERS:
             raise ConfigError(
-                f"A race must have from 1 to {MAX_RACERS} racers; received {len(names)}. "
+                f"A race must have from 1 to {MAX_RACERS} racers; received {len(self.racers)}. "
                 "Add or remove some."
             )
+        names = [racer.name for racer in self.racers if racer.name]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
                     "Every racer must have a name of its own; received "
                     f"{names.count(name)} called {name!r}. Rename one, for example {name + ' 2'!r}."
                 )
+        object.__setattr__(self, "racers", _named(self.racers))
 
     def run_of(self, racer: Racer) -> RegressionConfig:
         """The racer's own run, the same as outside the race."""
         shared = {each.name: getattr(self, each.name) for each in fields(RegressionSettings)}
         return RegressionConfig(optimizer=racer.optimizer, **shared)
+
+
+def _named(racers: tuple[Racer, ...]) -> tuple[Racer, ...]:
+    """The racers, each with a name: SGD, SGD 2, SGD 3 for three unnamed ones."""
+    taken = {racer.name for racer in racers}
+    named = []
+    for racer in racers:
+        if not racer.name:
+            label = racer.optimizer.label
+            numbered = (f"{label} {number}" for number in count(2))
+            name = next(name for name in chain([label], numbered) if name not in taken)
+            racer = replace(racer, name=name)
+            taken.add(name)
+        named.append(racer)
+    return tuple(named)
 
 
 def race(config: RaceConfig) -> Iterator[Event]:

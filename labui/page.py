@@ -1,0 +1,66 @@
+"""What every page begins with: its title and the sidebar, the lab's table of contents."""
+
+import gc
+from dataclasses import dataclass
+
+import streamlit as st
+
+# Everything heavy is imported by now. Frozen, it is no longer searched by each garbage collection,
+# which the pages of a whole class would otherwise pay for again and again.
+gc.freeze()
+
+
+@dataclass(frozen=True)
+class Page:
+    """An entry of the table of contents; `file` is relative to the project's top."""
+
+    file: str
+    title: str
+    icon: str
+    summary: str
+
+
+HOME = Page("app.py", "Home", ":material/home:", "What the lab is, and this machine.")
+LABS = (
+    Page(
+        "pages/optimizers.py",
+        "Optimizers",
+        ":material/trending_down:",
+        "Race up to eight optimisers on wind-tunnel data, from the same start on the same "
+        "minibatches, against the exact minimum.",
+    ),
+)
+
+SIDEBAR_WIDTH = 220
+
+# The picture comes first: less empty space around it than Streamlit leaves.
+_STYLE = """
+<style>
+[data-testid="stMainBlockContainer"] { padding: 3.25rem 2rem 4rem; }
+[data-testid="stMainBlockContainer"] h1 { font-size: 1.35rem; padding: 0; }
+@media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.25rem 1rem 4rem; } }
+</style>
+"""
+
+
+def page(title: str) -> None:
+    """Begin a page: browser title, layout and sidebar.
+
+    Args:
+        title: the title of `HOME` or of one of `LABS`.
+    """
+    st.set_page_config(
+        f"{title} · Optimiser lab", "📉", layout="wide", initial_sidebar_state=SIDEBAR_WIDTH
+    )
+    st.html(_STYLE)
+    with st.sidebar:
+        st.markdown("**Optimiser lab**")
+        for each in (HOME, *LABS):
+            st.page_link(each.file, label=each.title, icon=each.icon)
+
+
+def chart_colors() -> list[str]:
+    """The category palette of the theme that the browser shows, as its charts use it."""
+    theme = st.context.theme.type or "light"
+    colors: list[str] = st.get_option(f"theme.{theme}.chartCategoricalColors")
+    return colors

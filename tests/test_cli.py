@@ -1,0 +1,459 @@
+"""The command line, as users and scripts meet it: in a pipe, on a terminal, with signals."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labcore import __main__ as cli
+from labcore.config import Choice, number, ruled_fields
+from labcore.datasets.errors import DataError
+from labcore.events import Event, Finished, Started
+from labcore.optimizers import OPTIMIZERS, SGD, Adam
+from labcore.regression import RegressionConfig, RegressionSettings, train_regression
+
+ROOT = Path(__file__).parent.parent
+COMMAND = [sys.executable, "-m", "labcore"]
+ENDLESS = ["regression", "--epochs", "10000"]
+SHORT = ["regression", "--epochs", "1", "--batch-size", "300"]
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    """JSON lines, read strictly."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=ROOT, stdout=pipe, stderr=pipe, encoding="utf-8"
+    )
+
+
+def status_of(arguments: list[str]) -> int | str | None:
+    try:
+        return cli.main(arguments)
+    except SystemExit as exit:
+        return exit.code
+
+
+def on_terminal(*arguments: str) -> tuple[int, str]:
+    """The exit status and everything shown by a run whose stdout and stderr are a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    with subprocess.Popen(
+        [*COMMAND, *arguments], cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        # Linux reports the far end's closing as an input/output error.
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:
+            pass
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+@pytest.fixture(scope="module")
+def piped() -> subprocess.CompletedProcess[str]:
+    settings = ["--batch-size", "50", "--engine", "from scratch"]
+    optimizer = ["adam", "--lr", "0.02", "--beta1", "0.8"]
+    return subprocess.run(
+        [*COMMAND, "regression", *settings, *optimizer],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+CONFIG = RegressionConfig(batch_size=50, engine="from scratch", optimizer=Adam(lr=0.02, beta1=0.8))
+
+
+# JSON lines
+
+
+def test_a_finished_run_exits_with_0(piped: subprocess.CompletedProcess[str]) -> None:
+    assert piped.returncode == 0
+
+
+def test_a_piped_run_says_nothing_on_stderr(piped: subprocess.CompletedProcess[str]) -> None:
+    assert piped.stderr == ""
+
+
+def test_the_first_line_is_the_config(piped: subprocess.CompletedProcess[str]) -> None:
+    settings = {each.name: getattr(CONFIG, each.name) for each, _ in ruled_fields(type(CONFIG))}
+    optimizer = {"name": "adam", "lr": 0.02, "beta1": 0.8, "beta2": 0.999, "eps": 1e-8}
+    assert lines(piped.stdout)[0] == {
+        "event": "config",
+        "name": "regression",
+        **settings,
+        "optimizer": optimizer,
+    }
+
+
+def test_the_events_are_those_of_the_run_in_their_order(
+    piped: subprocess.CompletedProcess[str],
+) -> None:
+    run = [type(event).__name__ for event in train_regression(CONFIG)]
+    expected = [name for name in run if name != "StepTaken"]
+    names = [line["event"].title().replace("_", "") for line in lines(piped.stdout)]
+    assert names == ["Config", *expected]
+
+
+def test_the_final_loss_is_that_of_the_run(piped: subprocess.CompletedProcess[str]) -> None:
+    *_, finished = train_regression(CONFIG)
+    assert isinstance(finished, Finished)
+    assert lines(piped.stdout)[-1]["loss"] == finished.loss
+
+
+def test_steps_are_written_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*SHORT, "--steps"])
+    events = lines(capsys.readouterr().out)
+    assert [line["step"] for line in events if line["event"] == "step_taken"] == [1, 2, 3, 4, 5]
+
+
+def test_an_unknown_floor_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*SHORT, "--model", "hidden"])
+    assert lines(capsys.readouterr().out)[1]["floor"] is None
+
+
+def test_a_loss_that_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        cli._write({"loss": float("nan")})
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_runs_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*SHORT, name])
+    first, *_, last = lines(capsys.readouterr().out)
+    assert (first["optimizer"]["name"], last["event"]) == (name, "finished")
+
+
+def test_a_new_optimizer_is_a_new_subcommand_with_its_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @dataclass(frozen=True)
+    class Slow(SGD):
+        """SGD with a brake."""
+
+        name = "slow"
+        brake: float = number("brake", 2.0, 1.0, 9.0, help="Stronger is slower.")
+
+    monkeypatch.setitem(OPTIMIZERS, "slow", Slow)
+    cli.main([*SHORT, "slow", "--brake", "3"])
+    assert lines(capsys.readouterr().out)[0]["optimizer"] == {
+        "name": "slow",
+        "lr": 0.01,
+        "brake": 3.0,
+    }
+
+
+def test_settings_may_follow_the_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["regression", "--epochs", "1", "adam", "--batch-size", "300"])
+    assert lines(capsys.readouterr().out)[0]["batch_size"] == 300
+
+
+def test_without_a_name_hyperparameters_are_those_of_sgd(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.main([*SHORT, "--lr", "0.03"])
+    assert lines(capsys.readouterr().out)[0]["optimizer"] == {"name": "sgd", "lr": 0.03}
+
+
+# The list of optimisers
+
+
+def test_the_list_has_every_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["optimizers"])
+    assert [line["name"] for line in lines(capsys.readouterr().out)] == list(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_list_has_every_hyperparameter(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["optimizers"])
+    listed = {line["name"]: line for line in lines(capsys.readouterr().out)}[name]
+    defaults = {key: facts["default"] for key, facts in listed["hyperparameters"].items()}
+    assert defaults == asdict(OPTIMIZERS[name]())
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_help_gives_flag_range_and_default_of_every_field(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["regression", name, "--help"]) == 0
+    shown = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
+    entries = {entry.split()[0]: entry for entry in shown.split(" --")}
+    for each, rule in ruled_fields(RegressionSettings) + ruled_fields(OPTIMIZERS[name]):
+        entry = entries[each.name.replace("_", "-")]
+        assert f"{each.metadata['help']} ({rule}; default {rule.default})" in entry
+
+
+def test_help_explains_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    status_of(["--help"])
+    shown = capsys.readouterr().out
+    statuses = re.findall(r"(?:: |; )(\d+) ", shown)
+    assert statuses == ["0", "1", "2", "3", "4", "130", "141", "143"]
+
+
+def test_importing_it_leaves_the_heavy_packages_out() -> None:
+    program = (
+        "import sys, labcore.__main__; "
+        "print(sorted({'torchvision', 'streamlit', 'altair', 'pandas'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60)
+    assert run.stdout.decode().strip() == "[]"
+
+
+# Wrong arguments
+
+
+BAD_VALUES = [
+    ("--lr", "0", "from 1e-06 to 10"),
+    ("--lr", "-0.1", "from 1e-06 to 10"),
+    ("--lr", "nan", "from 1e-06 to 10"),
+    ("--lr", "inf", "from 1e-06 to 10"),
+    ("--lr", "1e9", "from 1e-06 to 10"),
+    ("--batch-size", "0", "from 1 to 1,500"),
+    ("--batch-size", "1501", "from 1 to 1,500"),
+    ("--batch-size", "abc", "a whole number"),
+    ("--batch-size", "2.5", "a whole number"),
+    ("--epochs", "0", "from 1 to 10,000"),
+    ("--epochs", "10001", "from 1 to 10,000"),
+    ("--engine", "jax", "torch, from scratch"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "allowed"), BAD_VALUES)
+def test_a_bad_value_exits_with_2(flag: str, value: str, allowed: str) -> None:
+    assert status_of(["regression", flag, value]) == 2
+
+
+@pytest.mark.parametrize(("flag", "value", "allowed"), BAD_VALUES)
+def test_a_bad_value_gets_one_line_with_field_value_and_rule(
+    flag: str, value: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status_of(["regression", flag, value])
+    [message] = capsys.readouterr().err.splitlines()
+    field = flag.removeprefix("--").replace("-", "_")
+    assert re.search(rf": {field} must .*{allowed}.*received '{value}'", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "command must .*regression, optimizers; received 'nonsense'"),
+        (["regression", "adamm"], "optimizer must .*adam, adamw; received 'adamm'"),
+        (["regression", "adam", "sgd"], "optimizer must be at most one .*received 'sgd'"),
+        (["regression", "--speed", "3"], "flag must .*--epochs, .*received '--speed'"),
+        (["regression", "adam", "--momentum", "0.9"], "flag .*--beta1.*received '--momentum'"),
+        (["regression", "momentum", "--momentum", "1.5"], "0 to 0.9999; received '1.5'"),
+        (["optimizers", "adam"], "argument must be left out; received 'adam'"),
+        (["regression", "--lr"], "Missing value for argument '--lr'"),
+        ([], "Expected one of {regression, optimizers}"),
+    ],
+)
+def test_wrong_arguments_are_explained_on_stderr(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_nothing_is_run_with_an_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    status_of([*SHORT, "--speed", "3"])
+    assert capsys.readouterr().out == ""
+
+
+def test_every_choice_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    for each, rule in ruled_fields(RegressionSettings):
+        for option in rule.options if isinstance(rule, Choice) else ():
+            status_of([*SHORT, "--" + each.name.replace("_", "-"), option])
+            assert lines(capsys.readouterr().out)[0][each.name] == option
+
+
+def test_a_wrong_value_ends_the_process_without_a_traceback() -> None:
+    with start("regression", "--lr", "0") as process:
+        _, message = process.communicate(timeout=60)
+    assert (process.returncode, len(message.splitlines())) == (2, 1)
+
+
+# How a run ends
+
+
+def test_a_diverged_run_exits_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regression", "--lr", "10"]) == 3
+    assert lines(capsys.readouterr().out)[-1]["event"] == "diverged"
+
+
+def test_a_data_error_exits_with_4_and_its_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(config: RegressionConfig) -> Iterator[Event]:
+        raise DataError("The file is damaged.")
+        yield
+
+    monkeypatch.setattr(cli, "train_regression", train)
+    assert cli.main(SHORT) == 4
+    assert capsys.readouterr().err == "The file is damaged.\n"
+
+
+def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(config: RegressionConfig) -> Iterator[Event]:
+        raise ZeroDivisionError
+        yield
+
+    monkeypatch.setattr(cli, "train_regression", train)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(SHORT)
+
+
+def test_a_run_is_closed_before_the_command_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = []
+
+    def endless(config: RegressionConfig) -> Iterator[Event]:
+        try:
+            while True:
+                yield Started(1, 1, None, None)
+        finally:
+            closed.append(True)
+
+    # A reference that outlives the command: nothing is left to the garbage collector.
+    run = endless(RegressionConfig())
+    monkeypatch.setattr(cli, "train_regression", lambda config: run)
+    with (tmp_path / "stdout").open("w") as stand_in:
+
+        class ClosedPipe(io.StringIO):
+            def write(self, text: str) -> int:
+                if "started" in text:
+                    raise BrokenPipeError
+                return len(text)
+
+            def fileno(self) -> int:
+                return stand_in.fileno()
+
+        monkeypatch.setattr(sys, "stdout", ClosedPipe())
+        cli.main(SHORT)
+    assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "farewell"),
+    [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, "Terminated.\n")],
+)
+def test_a_signal_ends_a_run_with_one_line(
+    number: signal.Signals, status: int, farewell: str
+) -> None:
+    with start(*ENDLESS) as process:
+        assert process.stdout is not None
+        while '"loss_recorded"' not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (status, farewell)
+
+
+@pytest.mark.parametrize("arguments", [ENDLESS, ["regression", "--help"]], ids=["run", "help"])
+def test_a_closed_pipe_ends_it_quietly(arguments: list[str]) -> None:
+    with start(*arguments) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+# On a terminal
+
+
+@pytest.fixture(scope="module")
+def shown() -> tuple[int, str]:
+    return on_terminal("regression", "--epochs", "4")
+
+
+def test_a_terminal_shows_a_bar_with_steps_and_loss(shown: tuple[int, str]) -> None:
+    assert re.search(r"100%\|█+\| 600/600 .* steps/s, ½ MSE 0\.2\d+", shown[1])
+
+
+def test_a_terminal_shows_a_summary(shown: tuple[int, str]) -> None:
+    *_, finished = train_regression(RegressionConfig(epochs=4))
+    assert isinstance(finished, Finished)
+    assert f"final ½ MSE       {finished.loss:.6g}" in shown[1]
+
+
+def test_a_terminal_shows_no_json(shown: tuple[int, str]) -> None:
+    assert '{"event"' not in shown[1]
+
+
+@pytest.fixture
+def shown_by(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What arguments show on a stdout that passes for a terminal."""
+
+    def run(*arguments: str) -> str:
+        # Not before: pytest exchanges stdout between a fixture's setup and the test.
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        cli.main(arguments)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_json_on_a_terminal_on_request(shown_by: Callable[..., str]) -> None:
+    assert lines(shown_by(*SHORT, "--json"))[-1]["event"] == "finished"
+
+
+def test_a_summary_gives_the_distance_to_the_minimum(shown_by: Callable[..., str]) -> None:
+    started, *_, finished = train_regression(RegressionConfig(epochs=1, batch_size=300))
+    assert isinstance(started, Started)
+    assert isinstance(finished, Finished)
+    assert started.floor is not None
+    assert f"above the minimum {finished.loss - started.floor:.3g} " in shown_by(*SHORT)
+
+
+def test_a_summary_is_silent_on_an_unknown_minimum(shown_by: Callable[..., str]) -> None:
+    shown = shown_by(*SHORT, "--model", "hidden")
+    assert "final ½ MSE" in shown
+    assert "minimum" not in shown
+
+
+def test_a_terminal_shows_why_a_run_diverged(shown_by: Callable[..., str]) -> None:
+    *_, diverged = train_regression(RegressionConfig(optimizer=SGD(lr=10.0)))
+    assert shown_by("regression", "--lr", "10") == f"{diverged}\n"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_terminal_shows_the_facts_of_every_optimizer(
+    name: str, shown_by: Callable[..., str]
+) -> None:
+    blocks = {block.split()[0]: block for block in shown_by("optimizers").strip().split("\n\n")}
+    optimizer = OPTIMIZERS[name]
+    rules = [f"default {rule.default} " for _, rule in ruled_fields(optimizer)]
+    ranges = [str(rule) for _, rule in ruled_fields(optimizer)]
+    for fact in [optimizer.label, optimizer.formula, optimizer.source, *rules, *ranges]:
+        assert fact in blocks[name]
