@@ -236,7 +236,7 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         text=alt.ExprRef("width < 400 ? datum.racer : datum.label"),
     ).encode(y=label_y)
     layers = [
-        *_floor_layers(config, view, y),
+        *_floor_layers(config, view, axes, y),
         lines.encode(strokeDash=dash),
         _hover_layer(base),
         heads.mark_point(filled=True, size=70, opacity=1, clip=True),
@@ -306,7 +306,7 @@ def _hover_layer(base: alt.Chart) -> alt.Chart:
     return layer
 
 
-def _floor_layers(config: RaceConfig, view: LossView, y: alt.Y) -> list[alt.Chart]:
+def _floor_layers(config: RaceConfig, view: LossView, axes: Axes, y: alt.Y) -> list[alt.Chart]:
     """The exact minimum as a rule, where there is one and the axis shows the loss itself."""
     exact = floor(config)
     if exact is None or view.y == "gap":
@@ -314,7 +314,9 @@ def _floor_layers(config: RaceConfig, view: LossView, y: alt.Y) -> list[alt.Char
     data = alt.InlineData(values=[{"y": exact, "text": f"exact minimum {exact:.4f} (closed form)"}])
     base = alt.Chart(data).encode(y=y)
     return [
-        base.mark_rule(strokeDash=[2, 3], strokeWidth=1.5, color="#808080"),
+        base.mark_rule(strokeDash=[2, 3], strokeWidth=1.5, color="#808080").encode(
+            x=alt.datum(axes.x[0]), x2=alt.datum(axes.x[1])
+        ),
         base.mark_text(
             align="left", baseline="top", dx=6, dy=4, fontSize=FONT_SIZE, color="#808080", x=0
         ).encode(text="text:N"),

@@ -153,6 +153,12 @@ def train_regression(config: RegressionConfig) -> Iterator[Event]:
     yield Finished(step, float(config.epochs), loss, seconds / config.epochs, evaluation.seconds)
 
 
+@cache
+def load_torch_optim() -> None:
+    """Have torch load what it loads when its first optimiser is built, which takes a second."""
+    torch.optim.SGD([torch.zeros(1)])
+
+
 def _model(settings: RegressionSettings) -> Model:
     features = len(airfoil.FEATURES)
     if settings.model == "linear":

@@ -37,8 +37,12 @@ SIDEBAR_WIDTH = 220
 _STYLE = """
 <style>
 [data-testid="stMainBlockContainer"] { padding: 3.25rem 2rem 4rem; }
-[data-testid="stMainBlockContainer"] h1 { font-size: 1.35rem; padding: 0; }
-@media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.25rem 1rem 4rem; } }
+[data-testid="stMainBlockContainer"] h1 { font-size: 1.35rem; padding: 0 0 0.5rem; }
+[data-testid="stMainBlockContainer"] h3 { font-size: 1.15rem; padding: 0.5rem 0 0; }
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 4.25rem 1rem 4rem; }
+  [data-testid="stMainBlockContainer"] h1 { font-size: 1.15rem; }
+}
 </style>
 """
 

@@ -152,6 +152,9 @@ def preset_buttons(on_click: Any) -> None:
     """
     presets = {"All five": _preset_racers()}
     presets |= {optimizer.label: [Racer(optimizer)] for optimizer in AIRFOIL_PRESETS}
+    st.caption(
+        "Presets of the course notes: one click sets the racers and what is the same for all."
+    )
     with st.container(horizontal=True):
         for label, racers in presets.items():
             st.button(
@@ -174,7 +177,7 @@ def racer_cards(draft: Draft) -> None:
     """The racers, each as a card with its optimiser, hyperparameters and name."""
     with st.container(horizontal=True):
         for number in draft.racers:
-            with st.container(border=True, width=CARD_WIDTH):
+            with st.container(border=True, width=CARD_WIDTH, height="stretch"):
                 draft.racers[number] = _racer_card(number, draft)
     st.button(
         "Add a racer",

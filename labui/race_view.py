@@ -7,7 +7,6 @@ import streamlit as st
 
 from labcore.charts import Columns, LossView, loss_axes, loss_columns, loss_spec
 from labcore.config import ConfigError
-from labcore.events import Diverged
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory
 from labui.page import chart_colors
@@ -25,7 +24,6 @@ class Picture:
     spec: dict[str, Any]
     columns: Columns
     table: str
-    diverged: list[str]
 
 
 def take_picture(history: RaceHistory, view: LossView) -> Picture:
@@ -39,11 +37,6 @@ def take_picture(history: RaceHistory, view: LossView) -> Picture:
         spec=loss_spec(history.config, view, axes),
         columns=loss_columns(history, view, axes),
         table=standings(history, chart_colors()),
-        diverged=[
-            f"**{lane.racer.name}**: {lane.outcome}"
-            for lane in history.lanes.values()
-            if isinstance(lane.outcome, Diverged)
-        ],
     )
 
 
@@ -75,8 +68,6 @@ def draw_race(
         key="race points",
     ):
         st.dataframe(_points(picture.columns), hide_index=True, height=300)
-    for sentence in picture.diverged:
-        st.warning(sentence, icon=":material/block:")
     if job is not None and job.error:
         st.error(job.error)
 

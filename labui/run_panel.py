@@ -44,7 +44,8 @@ def transport(
 ) -> None:
     """The buttons that drive the session's job of that name.
 
-    They act here and not in callbacks, which would run before a value just typed has arrived.
+    A callback only notes what was pressed, so that no press is lost when one run of the page
+    interrupts another; it is acted on here, where a value typed just before has arrived.
 
     Args:
         name: of the job in this session.
@@ -52,67 +53,92 @@ def transport(
         start: starts a new job, paused if its argument is True.
         new_seed: draws another seed for the next run.
     """
-    job = current_job(name)
     with st.container(horizontal=True):
-        pressed = _pressed(name, job, ready)
-    if pressed is None:
-        return
-    if pressed == "reset" or pressed == "seed":
-        forget_job(name)
-        if pressed == "seed":
-            new_seed()
-    elif pressed == "start" or pressed == "step":
-        # The second of two quick presses of Start finds the job running: nothing to do.
-        if job is None or not job.live:
-            job = start(pressed == "step")
-        if pressed == "start":
+        _buttons(name, current_job(name), ready)
+    presses = st.session_state.pop(f"{name}:presses", [])
+    for pressed in presses:
+        _act(name, pressed, ready, start, new_seed)
+    if presses:
+        st.rerun()
+
+
+def _act(
+    name: str,
+    pressed: str,
+    ready: bool,
+    start: Callable[[bool], Job[Any]],
+    new_seed: Callable[[], None],
+) -> None:
+    job = current_job(name)
+    if pressed in ("start", "step") and ready and (job is None or not job.live):
+        job = start(pressed == "step")
+    match pressed:
+        # The second of two quick presses finds the job running: nothing to do.
+        case "start" if job:
             job.resume()
-        else:
+        case "pause" if job:
+            job.pause()
+        case "step" if job:
             job.step()
             job.wait(STEP_SECONDS)
-    elif job is not None:
-        {"pause": job.pause, "stop": job.stop}[pressed]()
-    st.rerun()
+        case "stop" if job:
+            job.stop()
+        case "reset":
+            forget_job(name)
+        case "seed":
+            forget_job(name)
+            new_seed()
 
 
-def _pressed(name: str, job: Job[Any] | None, ready: bool) -> str | None:
-    """Draw the buttons; which one was pressed."""
+def _buttons(name: str, job: Job[Any] | None, ready: bool) -> None:
     live = job is not None and job.live
-    can_go = live or ready
-    buttons = {
-        "start": (
-            "Resume" if job is not None and job.state == "paused" else "Start",
-            ":material/play_arrow:",
-            can_go and not moving(job),
-            "Train until the last epoch; after a pause, go on.",
-        ),
-        "pause": (
-            "Pause",
-            ":material/pause:",
-            moving(job),
-            "Hold after the step in hand; nothing is lost.",
-        ),
-        "step": ("Step", ":material/skip_next:", can_go, "One minibatch for everyone, then pause."),
-        "stop": ("Stop", ":material/stop:", live, "End the run here; what it showed stays."),
-        "reset": (
-            "Reset",
-            ":material/replay:",
-            job is not None,
-            "Back to the start: the same initial weights, with the settings as they are now.",
-        ),
-        "seed": (
-            "New seed",
-            ":material/casino:",
-            True,
-            "Back to the start with other initial weights and another order of the rows.",
-        ),
+    enabled = {
+        "start": (live or ready) and not moving(job),
+        "pause": moving(job),
+        "step": live or ready,
+        "stop": live,
+        "reset": job is not None,
+        "seed": True,
     }
-    pressed = None
-    for key, (label, icon, enabled, text) in buttons.items():
+    for key, (label, icon, text) in _BUTTONS.items():
         kind: Literal["primary", "secondary"] = "primary" if key == "start" else "secondary"
-        if st.button(label, f"{name}:{key}", text, icon=icon, type=kind, disabled=not enabled):
-            pressed = key
-    return pressed
+        resume = key == "start" and job is not None and job.state == "paused"
+        st.button(
+            "Resume" if resume else label,
+            key=f"{name}:{key}",
+            help=text,
+            on_click=_note,
+            args=(name, key),
+            icon=icon,
+            type=kind,
+            disabled=not enabled[key],
+        )
+
+
+def _note(name: str, pressed: str) -> None:
+    st.session_state.setdefault(f"{name}:presses", []).append(pressed)
+
+
+_BUTTONS = {
+    "start": (
+        "Start",
+        ":material/play_arrow:",
+        "Train until the last epoch; after a pause, go on.",
+    ),
+    "pause": ("Pause", ":material/pause:", "Hold after the step in hand; nothing is lost."),
+    "step": ("Step", ":material/skip_next:", "One minibatch for everyone, then pause."),
+    "stop": ("Stop", ":material/stop:", "End the run here; what it showed stays."),
+    "reset": (
+        "Reset",
+        ":material/replay:",
+        "Back to the start: the same initial weights, with the settings as they are now.",
+    ),
+    "seed": (
+        "New seed",
+        ":material/casino:",
+        "Back to the start with other initial weights and another order of the rows.",
+    ),
+}
 
 
 def live(name: str, draw: Callable[[], None]) -> None:
@@ -144,7 +170,7 @@ def status(job: Job[Any] | None, step: int, steps: int, epochs: float) -> None:
         steps: steps in the whole run, 0 where not known yet.
         epochs: epochs done.
     """
-    place = f"Step {step:,} of {steps:,} · epoch {epochs:.2f}"
+    place = f"step {step:,} of {steps:,} · epoch {epochs:.2f}" if steps else "getting ready"
     if job is None:
         words = "Ready"
     elif job.state == "queued":

@@ -77,7 +77,12 @@ def _watch_sessions() -> None:
     pause = threading.Event()
     while not pause.wait(CHECK_SECONDS):
         for owner in pool().owners():
-            if runtime.get_instance().is_active_session(owner):
-                pool().renew(owner)
-            else:
+            if _gone(owner):
                 pool().release(owner)
+            else:
+                pool().renew(owner)
+
+
+def _gone(owner: str) -> bool:
+    """Whether a server runs and has no browser connected for this session."""
+    return runtime.exists() and runtime.get_instance().is_active_session(owner) is False

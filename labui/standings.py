@@ -5,6 +5,7 @@ from html import escape
 from itertools import cycle
 
 from labcore.charts import DASHES
+from labcore.datasets.airfoil import ROWS
 from labcore.events import Diverged, Finished
 from labcore.race import CLOSE, Lane, RaceHistory
 from labcore.regression import floor, lr_limit
@@ -50,9 +51,14 @@ def _rank(lane: Lane) -> tuple[bool, float]:
 def _head(history: RaceHistory) -> str:
     known = floor(history.config) is not None
     above = "above minimum" if known else "above minimum (unknown)"
+    sentences = [f"Loss is ½ MSE over all {ROWS:,} rows. Times are measured, without evaluation."]
+    sentences += [
+        f"<strong>⚠ {escape(lane.racer.name)}:</strong> {lane.outcome}"
+        for lane in history.lanes.values()
+        if isinstance(lane.outcome, Diverged)
+    ]
     return (
-        "<caption>Loss is ½ MSE over all 1,500 rows. Times are measured here, evaluation excluded."
-        "</caption><thead><tr>"
+        f"<caption>{'<br>'.join(sentences)}</caption><thead><tr>"
         "<th scope='col'>run</th><th scope='col'>loss now</th>"
         f"<th scope='col'>{above}</th>"
         f"<th scope='col' class='wide'>within {CLOSE:.0%} since step</th>"
@@ -85,7 +91,7 @@ def _loss(loss: float) -> str:
 def _state(lane: Lane) -> str:
     match lane.outcome:
         case Diverged(step=step):
-            return f"✕ diverged at step {step:,}"
+            return f"✕ step {step:,}"
         case Finished():
             return "finished"
     return "ready" if lane.latest is None else f"epoch {lane.latest.epochs:.2f}"

@@ -1,6 +1,7 @@
 """Race optimisers on airfoil self-noise, live."""
 
 from collections.abc import Sequence
+from threading import Thread
 
 import streamlit as st
 
@@ -8,7 +9,7 @@ from labcore.charts import LossView
 from labcore.config import ConfigError
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory, Racer, race
-from labcore.regression import RegressionSettings
+from labcore.regression import RegressionSettings, load_torch_optim
 from labui.page import page
 from labui.race_form import (
     open_draft,
@@ -81,3 +82,6 @@ with figure:
     if isinstance(config, ConfigError):
         st.error(str(config))
     live(RACE, lambda: draw_race(current_job(RACE), config, LossView(**draft.view)))
+
+# While the user looks at the page: the first press of Start need not wait for it.
+Thread(target=load_torch_optim, daemon=True).start()

@@ -352,7 +352,7 @@ def test_lane_belongs_to_its_racer():
 
 
 def test_steps_are_those_of_the_whole_race():
-    config, history = config_of(*ALL, batch_size=64), None
+    config = config_of(*ALL, batch_size=64)
     history = RaceHistory(config)
     for event in race(config):
         history.add(event)

@@ -1,0 +1,132 @@
+"""Imports point one way, and the README's tree is the tree."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Within labcore, a module imports only what stands above it here.
+LAYERS = [
+    "labcore.config",
+    "labcore.events",
+    "labcore.history",
+    "labcore.datasets.errors",
+    "labcore.datasets.airfoil",
+    "labcore.least_squares",
+    "labcore.optimizers",
+    "labcore.regression_models",
+    "labcore.regression",
+    "labcore.race",
+    "labcore.links",
+    "labcore.jobs",
+    "labcore.reported",
+    "labcore.charts",
+    "labcore.__main__",
+]
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def sources(*folders: str) -> list[Path]:
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(file: Path, *, lazy: bool = True) -> set[str]:
+    """The modules that a file imports; without `lazy` only those it imports when it is loaded."""
+    tree = ast.parse(file.read_text())
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if not lazy and id(node) in inside:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            found.add(node.module)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if (ROOT / (name.replace(".", "/") + ".py")).exists():
+                    found.add(name)
+    return found
+
+
+def packages(file: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(file)}
+
+
+LABCORE = [file for file in sources("labcore") if file.name != "__init__.py"]
+EVERYTHING = [*sources("labcore", "labui", "pages"), ROOT / "app.py"]
+
+
+@pytest.mark.parametrize("file", sources("labcore"), ids=module_name)
+def test_labcore_imports_neither_streamlit_nor_the_pages(file: Path) -> None:
+    assert not packages(file) & {"streamlit", "labui", "pages", "app"}
+
+
+@pytest.mark.parametrize("file", sources("labui"), ids=module_name)
+def test_labui_does_not_import_pages(file: Path) -> None:
+    assert not packages(file) & {"pages", "app"}
+
+
+@pytest.mark.parametrize("file", [*sources("pages"), ROOT / "app.py"], ids=module_name)
+def test_a_page_does_not_import_another_page(file: Path) -> None:
+    assert not packages(file) & {"pages", "app"}
+
+
+@pytest.mark.parametrize("file", LABCORE, ids=module_name)
+def test_within_labcore_imports_point_upwards(file: Path) -> None:
+    above = set(LAYERS[: LAYERS.index(module_name(file))])
+    own = {name for name in imports(file) if name in LAYERS}
+    assert own <= above
+
+
+def test_every_module_of_labcore_has_its_layer() -> None:
+    assert sorted(map(module_name, LABCORE)) == sorted(LAYERS)
+
+
+def test_only_charts_imports_altair() -> None:
+    assert [file.name for file in EVERYTHING if "altair" in packages(file)] == ["charts.py"]
+
+
+@pytest.mark.parametrize("file", EVERYTHING, ids=module_name)
+def test_torchvision_is_imported_only_where_it_is_called(file: Path) -> None:
+    assert not any(name.startswith("torchvision") for name in imports(file, lazy=False))
+
+
+def test_loading_the_core_loads_neither_torchvision_nor_streamlit() -> None:
+    modules = [name for name in LAYERS if name != "labcore.__main__"]
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    run = [sys.executable, "-c", code]
+    loaded = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert not {"torchvision", "streamlit"} & set(loaded.split())
+
+
+@pytest.mark.parametrize("file", [f for f in EVERYTHING if f.name == "__init__.py"], ids=str)
+def test_packages_re_export_nothing(file: Path) -> None:
+    assert not imports(file)
+
+
+def test_the_readme_tree_names_every_file() -> None:
+    tree = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert tree
+    named = set(re.findall(r"([\w.]+\.(?:py|toml|dat|md|txt))\b", tree.group(1)))
+    there = {
+        file.name
+        for folder in ("labcore", "labui", "pages", "tests")
+        for file in sources(folder)
+        if file.name != "__init__.py"
+    }
+    assert there <= named
