@@ -27,6 +27,8 @@ from labcore.regression import RegressionConfig, RegressionSettings, train_regre
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "labcore"]
+# Buffered, as Python is by itself: what is left in a buffer can make noise at the very end.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 ENDLESS = ["regression", "--epochs", "10000"]
 SHORT = ["regression", "--epochs", "1", "--batch-size", "300"]
 
@@ -43,7 +45,12 @@ def lines(text: str) -> list[dict[str, Any]]:
 def start(*arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [*COMMAND, *arguments], cwd=ROOT, stdout=pipe, stderr=pipe, encoding="utf-8"
+        [*COMMAND, *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=pipe,
+        stderr=pipe,
+        encoding="utf-8",
     )
 
 
@@ -135,6 +142,18 @@ def test_steps_are_written_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_an_unknown_floor_is_null(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([*SHORT, "--model", "hidden"])
     assert lines(capsys.readouterr().out)[1]["floor"] is None
+
+
+def test_every_line_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+
+    class Stdout(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue().count("\n"))
+
+    monkeypatch.setattr(sys, "stdout", Stdout())
+    cli.main(SHORT)
+    assert set(flushed) == set(range(1, flushed[-1] + 1))
 
 
 def test_a_loss_that_json_cannot_hold_is_refused() -> None:
@@ -375,6 +394,14 @@ def test_a_signal_ends_a_run_with_one_line(
         process.send_signal(number)
         _, message = process.communicate(timeout=60)
     assert (process.returncode, message) == (status, farewell)
+
+
+def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[signal.Signals, Any] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    with pytest.raises(cli._Stopped):
+        cli._stop(signal.SIGTERM, None)
+    assert handlers == {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL}
 
 
 @pytest.mark.parametrize("arguments", [ENDLESS, ["regression", "--help"]], ids=["run", "help"])

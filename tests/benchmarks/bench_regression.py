@@ -143,7 +143,7 @@ def compare_with_pool() -> bool:
     pool = Pool(1)
     for engine, epochs in POOL_EPOCHS.items():
         config = RaceConfig(racers=(Racer(SGD()),), engine=engine, epochs=epochs)
-        sides = {
+        sides: dict[Side, Callable[[], object]] = {
             ("headless", SGD): partial(headless, config),
             ("pool", SGD): partial(in_the_pool, pool, config),
         }
