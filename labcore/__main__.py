@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from functools import reduce
@@ -63,9 +63,7 @@ class Regression:
 
     def __call__(self) -> int:
         """Run to the end; returns the exit status."""
-        # A run is a generator, whatever its annotation admits; closed however we leave.
-        run = cast("Generator[Event, None, None]", train_regression(self.run))
-        with closing(run) as events:
+        with closing(train_regression(self.run)) as events:
             if _for_people(self):
                 return _show_events(events)
             _write({"event": "config", **_config_facts(self.run)})

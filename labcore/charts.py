@@ -200,7 +200,7 @@ def _dodge(heads: list[dict[str, Any]], axes: Axes) -> None:
 
 @lru_cache(maxsize=256)
 def loss_spec(config: RaceConfig, view: LossView, axes: Axes) -> dict[str, Any]:
-    """The Vega-Lite specification of a loss chart without its rows; shared, so not to be changed."""
+    """The Vega-Lite specification of a loss chart without its rows; shared, so read-only."""
     return _loss_layers(config, view, axes).to_dict()
 
 

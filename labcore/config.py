@@ -4,7 +4,6 @@ A field made by `number` or `choice` knows what is allowed, how it is called and
 one declaration feeds validation, widgets, URL and command line, so every door has the same checks.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar
@@ -144,14 +143,10 @@ def format_fields(config: Config) -> dict[str, str]:
 def format_value(value: object) -> str:
     """The shortest text that parses back to the same value."""
     if isinstance(value, float):
-        return min(repr(value), f"{value:g}", key=lambda t: (float(t) != value, len(t)))
+        return min(repr(float(value)), f"{value:g}", key=lambda t: (float(t) != value, len(t)))
     return str(value)
 
 
 def _plain(value: object) -> str:
-    """A number as people write it: 1,500, 0.001, 1e-12."""
-    if isinstance(value, int) or (
-        isinstance(value, float) and math.isfinite(value) and value >= 1e4
-    ):
-        return f"{value:,.0f}"
-    return f"{value:g}"
+    """A number as one may type it: 1500, 0.001, 1e-12."""
+    return str(value) if isinstance(value, int) else f"{value:g}"

@@ -1,6 +1,6 @@
 """A race: several optimisers from the same start, on the same minibatches, step by step in turn."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, count
 
@@ -35,9 +35,10 @@ class Racer:
         if not isinstance(self.optimizer, Optimizer):
             allowed = "an optimiser object: " + ", ".join(c.__name__ for c in OPTIMIZERS.values())
             raise refusal("racer: optimizer", self.optimizer, allowed, "SGD(lr=0.01)")
-        if len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
-            allowed = f"at most {MAX_NAME_LENGTH} printable characters"
-            raise refusal("racer: name", self.name, allowed, self.optimizer.label)
+        name = self.name
+        if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and name.isprintable()):
+            allowed = f"text of at most {MAX_NAME_LENGTH} printable characters"
+            raise refusal("racer: name", name, allowed, self.optimizer.label)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +54,22 @@ class RaceConfig(RegressionSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= len(self.racers) <= MAX_RACERS:
+        racers = self.racers
+        if not (isinstance(racers, Sequence) and all(isinstance(each, Racer) for each in racers)):
+            raise refusal("race: racers", racers, "a tuple of Racer objects", "(Racer(SGD()),)")
+        if not 1 <= len(racers) <= MAX_RACERS:
             raise ConfigError(
-                f"A race must have from 1 to {MAX_RACERS} racers; received {len(self.racers)}. "
+                f"A race must have from 1 to {MAX_RACERS} racers; received {len(racers)}. "
                 "Add or remove some."
             )
-        names = [racer.name for racer in self.racers if racer.name]
+        names = [racer.name for racer in racers if racer.name]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
-                    "Every racer must have a name of its own; received "
-                    f"{names.count(name)} called {name!r}. Rename one, for example {name + ' 2'!r}."
+                    f"Every racer must have a name of its own; received {names.count(name)} called "
+                    f"{name!r}. Rename one, for example {_free_name(name, set(names))!r}."
                 )
-        object.__setattr__(self, "racers", _named(self.racers))
+        object.__setattr__(self, "racers", _named(racers))
 
     def run_of(self, racer: Racer) -> RegressionConfig:
         """The racer's own run, the same as outside the race."""
@@ -73,22 +77,25 @@ class RaceConfig(RegressionSettings):
         return RegressionConfig(optimizer=racer.optimizer, **shared)
 
 
-def _named(racers: tuple[Racer, ...]) -> tuple[Racer, ...]:
+def _named(racers: Sequence[Racer]) -> tuple[Racer, ...]:
     """The racers, each with a name: SGD, SGD 2, SGD 3 for three unnamed ones."""
     taken = {racer.name for racer in racers}
     named = []
     for racer in racers:
-        if not racer.name:
-            label = racer.optimizer.label
-            numbered = (f"{label} {number}" for number in count(2))
-            name = next(name for name in chain([label], numbered) if name not in taken)
-            racer = replace(racer, name=name)
-            taken.add(name)
-        named.append(racer)
+        name = racer.name or _free_name(racer.optimizer.label, taken)
+        taken.add(name)
+        named.append(replace(racer, name=name))
     return tuple(named)
 
 
-def race(config: RaceConfig) -> Iterator[Event]:
+def _free_name(wanted: str, taken: Set[str]) -> str:
+    """The wanted name, numbered if it is taken, and then cut where it would grow too long."""
+    endings = chain([""], (f" {number}" for number in count(2)))
+    names = (wanted[: MAX_NAME_LENGTH - len(ending)] + ending for ending in endings)
+    return next(name for name in names if name not in taken)
+
+
+def race(config: RaceConfig) -> Generator[Event, None, None]:
     """Advance every racer's run by one minibatch in turn, until the last one has ended.
 
     Yields:

@@ -5,7 +5,7 @@ that even tiny distances to the exact minimum are true.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from time import perf_counter
@@ -111,7 +111,7 @@ def lr_limit(config: RegressionConfig) -> float | None:
     return config.optimizer.lr_limit(_objective_scale(config) * exact_solution().sharpness)
 
 
-def train_regression(config: RegressionConfig) -> Iterator[Event]:
+def train_regression(config: RegressionConfig) -> Generator[Event, None, None]:
     """Train as `config` says, and report every step.
 
     Yields:

@@ -7,6 +7,8 @@ import streamlit as st
 
 from labcore.charts import LossView
 from labcore.config import ConfigError
+from labcore.datasets import airfoil
+from labcore.datasets.errors import DataError
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory, Racer, race
 from labcore.regression import RegressionSettings, load_torch_optim
@@ -45,6 +47,11 @@ def bring_in(racers: Sequence[Racer]) -> None:
 
 page("Optimizers")
 st.title("Race optimisers on airfoil self-noise")
+try:
+    airfoil.load()
+except DataError as error:
+    st.error(str(error))
+    st.stop()
 draft = open_draft()
 # The picture comes first, but what it shows is decided by the widgets below it.
 figure = st.container()

@@ -255,12 +255,12 @@ BAD_VALUES = [
     ("--lr", "nan", "from 1e-06 to 10"),
     ("--lr", "inf", "from 1e-06 to 10"),
     ("--lr", "1e9", "from 1e-06 to 10"),
-    ("--batch-size", "0", "from 1 to 1,500"),
-    ("--batch-size", "1501", "from 1 to 1,500"),
+    ("--batch-size", "0", "from 1 to 1500"),
+    ("--batch-size", "1501", "from 1 to 1500"),
     ("--batch-size", "abc", "a whole number"),
     ("--batch-size", "2.5", "a whole number"),
-    ("--epochs", "0", "from 1 to 10,000"),
-    ("--epochs", "10001", "from 1 to 10,000"),
+    ("--epochs", "0", "from 1 to 10000"),
+    ("--epochs", "10001", "from 1 to 10000"),
     ("--engine", "jax", "torch, from scratch"),
 ]
 

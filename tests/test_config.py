@@ -277,9 +277,9 @@ def test_config_error_is_a_value_error():
     assert issubclass(ConfigError, ValueError)
 
 
-def test_refusal_writes_large_numbers_with_commas():
+def test_refusal_writes_numbers_as_they_may_be_typed():
     message = str(refusal("speed", 0, "positive", 12_500))
-    assert message == "speed must be positive; received 0. Try 12,500."
+    assert message == "speed must be positive; received 0. Try 12500."
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ def test_name_that_is_no_text_is_refused(name):
 
 def test_bad_setting_of_a_race_is_refused():
     message = refused_message(lambda: config_of(*ALL, batch_size=0))
-    assert message.startswith("race: batch_size must be a whole number from 1 to 1,500; received 0")
+    assert message.startswith("race: batch_size must be a whole number from 1 to 1500; received 0")
 
 
 def test_race_config_is_hashable_and_equal_by_its_fields():
