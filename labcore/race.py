@@ -37,7 +37,7 @@ class Racer:
             raise refusal("racer: optimizer", self.optimizer, allowed, "SGD(lr=0.01)")
         name = self.name
         if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and name.isprintable()):
-            allowed = f"text of at most {MAX_NAME_LENGTH} printable characters"
+            allowed = f"at most {MAX_NAME_LENGTH} printable characters"
             raise refusal("racer: name", name, allowed, self.optimizer.label)
 
 
