@@ -182,9 +182,7 @@ class Job(Generic[H]):
             self._held = True
             self._begun = True
             self._state = "running"
-        until = time.monotonic() + seconds
-        while self._advance(events, until):
-            pass
+        self._advance(events, time.monotonic() + seconds)
         with self._lock:
             if self.live:
                 self._held = False
@@ -194,25 +192,23 @@ class Job(Generic[H]):
                 return
         self._close()
 
-    def _advance(self, events: Iterator[Event], until: float) -> bool:
-        # Take one event; whether the turn goes on.
+    def _advance(self, events: Iterator[Event], until: float) -> None:
+        # Take events, at least one, until the turn is over or the job is not to go on.
         try:
-            event = next(events, None)
-            if event is None:
-                self._end("finished")
-                return False
-            with self._lock:
-                if not self.live:
-                    return False
-                self._history.add(event)
-                if isinstance(event, StepTaken):
-                    self._count_step()
-                return self._state == "running" and self._due <= time.monotonic() < until
+            for event in events:
+                with self._lock:
+                    if not self.live:
+                        return
+                    self._history.add(event)
+                    if isinstance(event, StepTaken):
+                        self._count_step()
+                    if self._state != "running" or not self._due <= time.monotonic() < until:
+                        return
+            self._end("finished")
         # Whatever a run raises, even GeneratorExit, ends this run and not the worker.
         except BaseException as error:
             _log.exception("A run of %s failed", self.owner)
             self._end("failed", _sentence(error))
-            return False
 
     def _count_step(self) -> None:
         if self._stepping:

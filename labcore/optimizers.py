@@ -280,7 +280,7 @@ class Adam(Optimizer):
 
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(
-            parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps
+            parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=True
         )
 
 
@@ -318,6 +318,7 @@ class AdamW(Adam):
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             weight_decay=self.weight_decay,
+            fused=True,
         )
 
 

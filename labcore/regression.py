@@ -138,7 +138,7 @@ def train_regression(config: RegressionConfig) -> Generator[Event, None, None]:
         for inputs, labels in _minibatches(engine.inputs, engine.labels, config, shuffles):
             minibatch_loss = engine.step(inputs, labels)
             seconds += perf_counter() - started
-            step, before, seen = step + 1, seen, seen + len(labels)
+            step, before, seen = step + 1, seen, seen + labels.numel()
             epochs = epoch + seen / rows
             due = seen == rows or seen // EXAMPLES_PER_RECORD > before // EXAMPLES_PER_RECORD
             if due:
@@ -235,9 +235,9 @@ class FromScratch:
         squares, gradient = self._model.gradient(self._weights, inputs, labels)
         self._step += 1
         self._weights, self._state = self._optimizer.update(
-            self._weights, gradient * (self._scale / len(labels)), self._state, self._step
+            self._weights, gradient * (self._scale / labels.numel()), self._state, self._step
         )
-        return float(squares)
+        return squares.item()
 
     def weights(self) -> Tensor:
         return self._weights
@@ -254,12 +254,15 @@ class Torch:
         self._scale = _objective_scale(config) / 2
         weights = self._model.initial_weights(_generator(config, stream=0))
         self._module = self._model.module(weights)
-        self._twin = config.optimizer.twin(self._module.parameters())
+        self._parameters = list(self._module.parameters())
+        self._twin = config.optimizer.twin(self._parameters)
 
     def step(self, inputs: Tensor, labels: Tensor) -> float:
-        self._twin.zero_grad()
-        predictions = self._module(inputs).squeeze(1)
-        loss = self._scale * nn.functional.mse_loss(predictions, labels)
+        for parameter in self._parameters:
+            parameter.grad = None  # what zero_grad does, at a tenth of its cost
+        loss = nn.functional.mse_loss(self._module(inputs).squeeze(1), labels)
+        if self._scale != 1:
+            loss = self._scale * loss
         loss.backward()  # type: ignore[no-untyped-call]
         self._twin.step()
         return loss.item()

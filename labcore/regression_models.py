@@ -46,11 +46,10 @@ class Linear:
 
     def gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         residual = inputs @ weights - labels
-        return residual @ residual, residual @ inputs
+        return residual @ residual, inputs.T @ residual
 
     def module(self, weights: Tensor) -> nn.Module:
-        layer = _layer(weights[:-1].reshape(1, -1), weights[-1:])
-        return nn.Sequential(layer)
+        return _layer(weights[:-1].reshape(1, -1), weights[-1:])
 
     def weights_of(self, module: nn.Module) -> Tensor:
         return nn.utils.parameters_to_vector(module.parameters()).detach()

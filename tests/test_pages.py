@@ -153,7 +153,7 @@ def test_sidebar_leads_to_every_page(visit, script):
 def elements(app, *fields):
     """What Streamlit sends of each element that has these fields."""
     protos = [element.proto for element in app if getattr(element, "proto", None)]
-    return [each for each in protos if set(fields) <= each.DESCRIPTOR.fields_by_name.keys()]
+    return [each for each in protos if set(fields) <= set(each.DESCRIPTOR.fields_by_name)]
 
 
 @every_page

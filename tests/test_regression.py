@@ -307,6 +307,12 @@ def test_weights_that_are_no_numbers_are_a_divergence(engine, batch_size):
     assert [step for step, _, _ in curve(events)] == [0]
 
 
+@every_engine
+def test_divergence_is_noticed_between_recorded_losses(engine):
+    # After the first update no weight is a number: the second minibatch must show it.
+    assert run(optimizer=Breaking(), engine=engine, batch_size=10)[-1].step == 2
+
+
 # --- arithmetic -----------------------------------------------------------------------------
 
 
