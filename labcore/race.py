@@ -39,6 +39,7 @@ class Racer:
         if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and name.isprintable()):
             allowed = f"at most {MAX_NAME_LENGTH} printable characters"
             raise refusal("racer: name", name, allowed, self.optimizer.label)
+        object.__setattr__(self, "name", name.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
