@@ -27,6 +27,7 @@ from operator import or_
 from types import FrameType
 from typing import Annotated, Any, cast, get_type_hints
 
+import torch
 import tyro
 from tqdm import tqdm  # type: ignore[import-untyped]
 from tyro import constructors
@@ -63,6 +64,7 @@ class Regression:
 
     def __call__(self) -> int:
         """Run to the end; returns the exit status."""
+        torch.set_num_threads(1)  # as in the pool: such small operations gain nothing from more
         with closing(train_regression(self.run)) as events:
             if _for_people(self):
                 return _show_events(events)

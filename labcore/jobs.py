@@ -433,7 +433,7 @@ _pool_lock = threading.Lock()
 def pool() -> Pool:
     """The one pool of this process, made at first use.
 
-    One worker uses all cores for one run at a time; `LAB_WORKERS` of them share the cores.
+    It has one worker, or as many as the environment variable `LAB_WORKERS` says.
 
     Raises:
         ValueError: the environment variable `LAB_WORKERS` is no positive whole number.
@@ -442,9 +442,9 @@ def pool() -> Pool:
     with _pool_lock:
         if _pool is None:
             workers = _workers_wanted()
-            # Before the workers' first operation: a thread keeps the number it began with. What
-            # torch found for itself respects OMP_NUM_THREADS and the cores we may use.
-            torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+            # Operations this small gain nothing from a second core, and where that is busy, with
+            # drawing the page for example, they would wait for it a thousand times their own time.
+            torch.set_num_threads(1)
             _pool = Pool(workers)
             # A daemon thread inside torch when the interpreter goes down aborts the process.
             atexit.register(_pool.close)

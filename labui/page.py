@@ -3,9 +3,11 @@
 import gc
 from dataclasses import dataclass
 
+import pandas  # type: ignore[import-untyped]  # noqa: F401
 import streamlit as st
 
-# Everything heavy is imported by now. Frozen, it is no longer searched by each garbage collection,
+# Everything heavy is imported by now: pandas, too, which Streamlit would import only when it draws,
+# in several sessions at once, one of which would find it half imported. Frozen, it is no longer searched by each garbage collection,
 # which the pages of a whole class would otherwise pay for again and again.
 gc.freeze()
 

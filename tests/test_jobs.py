@@ -800,20 +800,19 @@ def test_a_closed_pool_takes_no_jobs(one: Pool) -> None:
 def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     threads: list[int] = []
     monkeypatch.setattr(jobs, "_pool", None)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     return threads
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(None, 8), ("1", 8), ("3", 2), ("20", 1)])
-def test_workers_share_the_cores(
-    no_pool_yet: list[int], monkeypatch: pytest.MonkeyPatch, workers: str | None, threads: int
+@pytest.mark.parametrize("workers", [None, "1", "3", "20"])
+def test_the_environment_says_how_many_workers_there_are(
+    no_pool_yet: list[int], monkeypatch: pytest.MonkeyPatch, workers: str | None
 ) -> None:
     monkeypatch.delenv("LAB_WORKERS", raising=False)
     if workers is not None:
         monkeypatch.setenv("LAB_WORKERS", workers)
     assert jobs.pool()._workers == int(workers or 1)
-    assert no_pool_yet == [threads]
+    assert no_pool_yet == [1]
 
 
 def test_there_is_one_pool(no_pool_yet: list[int]) -> None:
