@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas  # type: ignore[import-untyped]  # noqa: F401
 import streamlit as st
 
-# Everything heavy is imported by now: pandas, too, which Streamlit would import only when it draws,
-# in several sessions at once, one of which would find it half imported. Frozen, it is no longer searched by each garbage collection,
-# which the pages of a whole class would otherwise pay for again and again.
+# Everything heavy is imported by now; pandas, too, which Streamlit would import only when it draws,
+# in several sessions at once, one of which would find it half imported. Frozen, all this is no
+# longer searched by each garbage collection, for which a whole class would pay again and again.
 gc.freeze()
 
 

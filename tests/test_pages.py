@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -14,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from labcore import regression
 from labcore.config import format_fields, ruled_fields
 from labcore.datasets import airfoil
-from labcore.events import LossRecorded, RacerEvent
+from labcore.events import LossRecorded, RacerEvent, StepTaken
 from labcore.jobs import pool
 from labcore.links import format_racer
 from labcore.optimizers import OPTIMIZERS, SGD, Adam
@@ -182,6 +184,13 @@ print("torch" in sys.modules, "torchvision" in sys.modules)
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
+def test_pages_import_pandas_before_they_draw():
+    """Streamlit imports it at the first chart, and other sessions' threads may meet half of it."""
+    code = "import sys, labui.page; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr
+
+
 def test_home_says_that_the_data_are_there(visit):
     machine = visit(HOME).table[0].value.to_string()
     assert "embedded and verified: 1,500 rows, 5 features" in machine
@@ -249,11 +258,31 @@ def test_stop_ends_the_race_and_keeps_its_points(visit):
     assert (state(app), len(points(app)) > 2) == ("Stopped", True)
 
 
-def test_stop_before_the_first_point_is_no_error(visit):
-    app = visit(**{**LONG, "pace": ["5"]})
-    button(app, "Start").click()
-    press(app.run(), "Stop")
-    assert state(app) == "Stopped"
+@pytest.fixture
+def busy_worker():
+    """The only worker is held by somebody else's step, until the test ends."""
+    release = threading.Event()
+
+    def events():
+        release.wait(30)
+        yield StepTaken(1, 0.0)
+
+    job = pool().submit(events(), SimpleNamespace(add=lambda event: None), owner="somebody")
+    while job.state == "queued":
+        time.sleep(0.01)
+    yield
+    release.set()
+    job.stop()
+    assert job.wait(10)
+
+
+def test_race_that_waits_says_its_place_in_line(visit, busy_worker):
+    assert progress(press(visit(**LONG), "Start")) == "Waiting for a worker, number 1 in line"
+
+
+def test_stop_before_the_first_point_is_no_error(visit, busy_worker):
+    app = press(press(visit(**LONG), "Start"), "Stop")
+    assert (state(app), points(app)) == ("Stopped", [])
     assert not app.exception
 
 

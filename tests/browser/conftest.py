@@ -64,7 +64,7 @@ def start_server(folder):
     home.mkdir()
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     command += ["--server.port", str(port), "--server.headless", "true"]
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -123,8 +123,9 @@ def fresh_server(tmp_path):
     assert code == 0, log
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """Not for the whole session: its event loop would be in the way of tests that run their own."""
     path = shutil.which("chromium") or "/usr/bin/chromium"
     if not Path(path).exists():
         pytest.fail("The browser tests need Chromium; on Debian: apt-get install chromium")
