@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
+from time import monotonic
 from typing import Any
 
 import streamlit as st
@@ -18,6 +20,7 @@ from labcore.reported import AIRFOIL_PRESETS
 from labui.controls import field_widget
 from labui.run_panel import Pace
 
+STALE_SECONDS = 5.0
 CARD_WIDTH = 171
 """In pixels: five beside one another on a laptop, two on a phone."""
 
@@ -83,21 +86,44 @@ def _preset_racers() -> list[Racer]:
 def open_draft() -> Draft:
     """The session's draft: from the URL if the user came by a link, else as it was left.
 
-    A URL that this session did not write itself is a link followed, or the browser's Back button.
+    A URL other than the session's own is a link followed, or the browser's Back button.
     """
-    query = {name: st.query_params.get_all(name) for name in st.query_params}
+    query = _browser_query()
     draft: Draft | None = st.session_state.get("draft")
-    if draft is None or (query and query != st.session_state.get("written query")):
+    if draft is None or (query and not _is_own(query)):
         draft = st.session_state["draft"] = _draft_of(query)
+        _make_own(query)
     draft.refused = None
     return draft
+
+
+def _browser_query() -> Query:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def _is_own(query: Query) -> bool:
+    """Whether the session has this URL, or had it so lately that the browser may not know better.
+
+    A browser that acts before the page's new URL has reached it still sends the one before.
+    """
+    return st.session_state["own queries"].get(repr(query), -inf) > monotonic() - STALE_SECONDS
+
+
+def _make_own(query: Query) -> None:
+    """Remember a URL as the session's, and when it replaced the one before."""
+    now = monotonic()
+    own = st.session_state.get("own queries", {})
+    lately = {
+        old: min(replaced, now) for old, replaced in own.items() if replaced > now - STALE_SECONDS
+    }
+    st.session_state["own queries"] = lately | {repr(query): inf}
 
 
 def write_query(draft: Draft) -> None:
     """Bring the URL up to date, so that it restores what is on the page."""
     query = draft.query()
-    st.session_state["written query"] = query
-    if query != {name: st.query_params.get_all(name) for name in st.query_params}:
+    _make_own(query)
+    if query != _browser_query():
         st.query_params.from_dict(query)
 
 

@@ -85,6 +85,10 @@ def field(app, label, place=0):
     return [each for each in app.text_input if each.label == label][place]
 
 
+def number_field(app, label):
+    return next(each for each in app.number_input if each.label == label)
+
+
 def progress(app):
     """The race's state in words, such as "Paused · step 3 of 600 · epoch 0.02"."""
     return app.get("progress")[0].proto.text
@@ -314,7 +318,7 @@ def test_new_seed_gives_another_initial_loss(visit):
 
 def test_new_seed_shows_the_seed(visit):
     app = press(visit(**LONG), "New seed")
-    seed = next(each for each in app.number_input if each.label == "Seed")
+    seed = number_field(app, "Seed")
     assert str(seed.value) == app.query_params["seed"] != "0"
 
 
@@ -353,14 +357,14 @@ def test_buttons_that_can_be_used(visit, steps_to, usable):
 def test_settings_changed_in_mid_race_leave_it_running(visit):
     app = rerun_until(press(visit(**LONG), "Start"), has_moved)
     job = app.session_state["job:race"]
-    next(each for each in app.number_input if each.label == "Batch size").set_value(100).run()
+    number_field(app, "Batch size").set_value(100).run()
     assert app.session_state["job:race"] is job
     assert state(app) == "Running"
 
 
 def test_settings_changed_in_mid_race_are_said_to_wait(visit):
     app = press(visit(**LONG), "Start")
-    next(each for each in app.number_input if each.label == "Batch size").set_value(100).run()
+    number_field(app, "Batch size").set_value(100).run()
     assert any("count from the next start" in each.value for each in app.caption)
 
 
@@ -487,6 +491,24 @@ def test_url_names_the_whole_configuration(visit):
     assert set(written) == {"racer", "y", "x", "pace"} | {
         each.name for each, _ in ruled_fields(RegressionSettings)
     }
+
+
+def test_change_made_before_the_browser_knows_the_new_url_is_kept(visit):
+    """What is done right after a change comes with the URL from before it: no link was followed."""
+    app = visit(racer=["sgd"])
+    before = app.query_params
+    number_field(app, "Batch size").set_value(100).run()
+    app.query_params = before
+    field(app, "Learning rate").input("0.02").run()
+    assert (app.query_params["batch_size"], app.query_params["racer"]) == ("100", "sgd,lr=0.02")
+
+
+def test_another_link_followed_in_the_same_session_is_opened(visit):
+    app = visit(racer=["sgd"])
+    app.query_params = {"racer": ["adam"], "batch_size": ["32"]}
+    app.run()
+    assert [each.value for each in app.selectbox] == ["adam"]
+    assert number_field(app, "Batch size").value == 32
 
 
 FIVE = [format_racer(Racer(optimizer)) for optimizer in AIRFOIL_PRESETS]

@@ -220,19 +220,34 @@ def test_one_step_at_a_time(server, visit):
         expect(progress(page)).to_contain_text(f"Paused · step {taken} of")
 
 
-def test_race_goes_on_while_widgets_change(server, visit):
-    page = opened(visit(), f"{server.url}{LONG}&pace=20")
-    press(page, "Start")
-    expect_moving(page)
-    before = step(page)
+def change_four_things(page):
     choose(page, "Automatic")
     choose(page, "Steps")
     press(page, "Add a racer")
     page.get_by_role("spinbutton", name="Batch size").fill("100")
     page.keyboard.press("Enter")
+
+
+def test_race_goes_on_while_widgets_change(server, visit):
+    page = opened(visit(), f"{server.url}{LONG}&pace=20")
+    press(page, "Start")
+    expect_moving(page)
+    before = step(page)
+    change_four_things(page)
     page.get_by_text("count from the next start").wait_for()
     expect_moving(page)
     assert step(page) > before
+
+
+def test_changes_in_quick_succession_are_all_kept(server, visit):
+    page = opened(visit(), f"{server.url}{LONG}&pace=20")
+    press(page, "Start")
+    expect_moving(page)
+    change_four_things(page)
+    for option in ("Automatic", "Steps"):
+        expect(main(page).get_by_role("radio", name=option, exact=True)).to_be_checked()
+    expect(page.get_by_role("combobox", name="Racer")).to_have_count(2)
+    page.wait_for_url(re.compile("batch_size=100&.*y=auto&x=steps"))
 
 
 def test_race_goes_on_on_another_page(server, visit):
