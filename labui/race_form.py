@@ -106,7 +106,8 @@ def _is_own(query: Query) -> bool:
 
     A browser that acts before the page's new URL has reached it still sends the one before.
     """
-    return st.session_state["own queries"].get(repr(query), -inf) > monotonic() - STALE_SECONDS
+    own: dict[str, float] = st.session_state["own queries"]
+    return own.get(repr(query), -inf) > monotonic() - STALE_SECONDS
 
 
 def _make_own(query: Query) -> None:
