@@ -201,7 +201,16 @@ def _dodge(heads: list[dict[str, Any]], axes: Axes) -> None:
 @lru_cache(maxsize=256)
 def loss_spec(config: RaceConfig, view: LossView, axes: Axes) -> dict[str, Any]:
     """The Vega-Lite specification of a loss chart without its rows; shared, so read-only."""
-    return _loss_layers(config, view, axes).to_dict()
+    return specification(_loss_layers(config, view, axes))
+
+
+def specification(chart: alt.LayerChart) -> dict[str, Any]:
+    """A chart as Vega-Lite, whose layers without data of their own take those of whoever draws it."""
+    spec: dict[str, Any] = chart.to_dict()
+    for layer in spec["layer"]:
+        if layer.get("data") == {"name": "empty"}:  # altair's word for no data
+            del layer["data"]
+    return spec
 
 
 def loss_chart(history: RaceHistory, view: LossView | None = None) -> alt.LayerChart:

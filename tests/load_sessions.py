@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,19 +160,23 @@ def resident_megabytes(server: Server) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024
 
 
-def moved_throughout(session: Session, seconds: float) -> bool:
-    """Whether the chart moved in every whole window after the warm-up."""
+def windows_without_a_move(session: Session, seconds: float) -> list[int]:
+    """The whole windows after the warm-up in which no curve moved, by their begins in seconds."""
+    moved = {int(moment // WINDOW_SECONDS) for moment in session.moves}
     first, last = int(WARM_UP_SECONDS // WINDOW_SECONDS), int(seconds // WINDOW_SECONDS)
-    return set(range(first, last)) <= {int(moment // WINDOW_SECONDS) for moment in session.moves}
+    return [int(each * WINDOW_SECONDS) for each in range(first, last) if each not in moved]
 
 
 def report(everybody: list[Session], seconds: float) -> bool:
     """Print the figures; returns whether nobody starved."""
-    moving = sum(moved_throughout(each, seconds) for each in everybody)
+    gaps = [windows_without_a_move(each, seconds) for each in everybody]
+    moving = gaps.count([])
     steps = sorted(each.steps[-1][1] if each.steps else 0 for each in everybody)
     median = statistics.median(steps)
     updates = sum(each.updates for each in everybody) / seconds
     print(f"charts that moved in every {WINDOW_SECONDS:.0f} s: {moving} of {len(everybody)}")
+    for begin, still in sorted(Counter(each for gap in gaps for each in gap).items()):
+        print(f"  {still} stood still from {begin} to {begin + WINDOW_SECONDS:.0f} s")
     print(f"steps per session: min {steps[0]:,}, median {median:,.0f}, max {steps[-1]:,}")
     print(f"slowest / median: {steps[0] / max(1, median):.2f} (at least {LEAST_SHARE:.2f})")
     print(f"updates per second, all together: {updates:.1f}")
