@@ -205,7 +205,7 @@ def loss_spec(config: RaceConfig, view: LossView, axes: Axes) -> dict[str, Any]:
 
 
 def specification(chart: alt.LayerChart) -> dict[str, Any]:
-    """A chart as Vega-Lite, whose layers without data of their own take those of whoever draws it."""
+    """A chart as Vega-Lite; layers without data of their own take those of whoever draws it."""
     spec: dict[str, Any] = chart.to_dict()
     for layer in spec["layer"]:
         if layer.get("data") == {"name": "empty"}:  # altair's word for no data
