@@ -40,6 +40,7 @@ LABEL_HEIGHT = 18
 """All in pixels."""
 
 Columns = dict[str, list[Any]]
+COLUMNS = ("part", "racer", "label", "x", "y", "label_y", "step", "epochs", "seconds", "loss")
 Domain = tuple[float, float]
 
 
@@ -131,47 +132,53 @@ def _y_axis(history: RaceHistory, view: LossView) -> tuple[Domain, bool, str]:
 def loss_columns(history: RaceHistory, view: LossView, axes: Axes) -> Columns:
     """The rows of a loss chart, column by column.
 
-    `part` says what a row is: a "point" of a curve, the "head" of one with its label, or the
-    "end" of a diverged one. `y` is the plotted value, `label_y` where the label has room.
+    The columns are those of `COLUMNS`. `part` says what a row is: a "point" of a curve, the "head"
+    of one with its label, the "end" of a diverged one, or the "floor" that none can pass. `y` is
+    the plotted value, `label_y` where the label has room.
     """
-    rows: list[dict[str, Any]] = []
-    for lane in history.lanes.values():
-        rows += [_row(lane, point, history, view, axes) for point in lane.points]
-    heads = [
-        _row(lane, lane.latest, history, view, axes) | {"part": "head"}
-        for lane in history.lanes.values()
-        if lane.latest is not None and not isinstance(lane.outcome, Diverged)
-    ]
-    _dodge(heads, axes)
-    ends = [
-        _row(lane, lane.latest, history, view, axes) | _end(lane, lane.outcome, view)
-        for lane in history.lanes.values()
-        if lane.latest is not None and isinstance(lane.outcome, Diverged)
-    ]
-    for place, end in enumerate(ends):
-        end["y"] = axes.value(place * LABEL_HEIGHT)
-    names = ("part", "racer", "label", "x", "y", "label_y", "step", "epochs", "seconds", "loss")
-    return {name: [row[name] for row in rows + heads + ends] for name in names}
-
-
-def _row(
-    lane: Lane, point: LossRecorded, history: RaceHistory, view: LossView, axes: Axes
-) -> dict[str, Any]:
     exact = floor(history.config)
-    above = point.loss - exact if view.y == "gap" and exact is not None else point.loss
-    y = max(above, axes.y[0] / 10) if axes.log else above
-    return {
-        "part": "point",
-        "racer": lane.racer.name,
-        "label": f"{lane.racer.name} lr {lane.racer.optimizer.lr:g}",
-        "x": {"epochs": point.epochs, "steps": point.step, "seconds": point.seconds}[view.x],
+    below = exact if view.y == "gap" and exact is not None else 0.0
+    lanes = [(lane, lane.latest) for lane in history.lanes.values() if lane.latest is not None]
+    parts = [_curve(lane, list(lane.points), below, view, axes) for lane, _ in lanes]
+    heads, ends = [], []
+    for lane, latest in lanes:
+        last = _curve(lane, [latest], below, view, axes)
+        mark = {name: values[0] for name, values in last.items()}
+        if isinstance(lane.outcome, Diverged):
+            ends.append(mark | _end(lane, lane.outcome, view))
+            ends[-1]["y"] = axes.value((len(ends) - 1) * LABEL_HEIGHT)
+        else:
+            heads.append(mark | {"part": "head"})
+    _dodge(heads, axes)
+    floors = [] if exact is None or view.y == "gap" else [_floor_mark(exact, axes)]
+    parts += [{name: [value] for name, value in mark.items()} for mark in heads + ends + floors]
+    return {name: [value for part in parts for value in part[name]] for name in COLUMNS}
+
+
+def _curve(
+    lane: Lane, points: Sequence[LossRecorded], exact: float, view: LossView, axes: Axes
+) -> Columns:
+    lowest = axes.y[0] / 10 if axes.log else -math.inf
+    label = f"{lane.racer.name} lr {lane.racer.optimizer.lr:g}"
+    y = [max(point.loss - exact, lowest) for point in points]
+    columns: Columns = {
+        "part": ["point"] * len(points),
+        "racer": [lane.racer.name] * len(points),
+        "label": [label] * len(points),
         "y": y,
         "label_y": y,
-        "step": point.step,
-        "epochs": point.epochs,
-        "seconds": point.seconds,
-        "loss": point.loss,
+        "step": [point.step for point in points],
+        "epochs": [point.epochs for point in points],
+        "seconds": [point.seconds for point in points],
+        "loss": [point.loss for point in points],
     }
+    return columns | {"x": columns["step" if view.x == "steps" else view.x]}
+
+
+def _floor_mark(exact: float, axes: Axes) -> dict[str, Any]:
+    label = f"exact minimum {exact:.4f} (closed form)"
+    mark = {"part": "floor", "label": label, "x": axes.x[0], "y": exact}
+    return dict.fromkeys(COLUMNS) | mark
 
 
 def _end(lane: Lane, outcome: Diverged, view: LossView) -> dict[str, Any]:
@@ -205,11 +212,13 @@ def loss_spec(config: RaceConfig, view: LossView, axes: Axes) -> dict[str, Any]:
 
 
 def specification(chart: alt.LayerChart) -> dict[str, Any]:
-    """A chart as Vega-Lite; layers without data of their own take those of whoever draws it."""
+    """A chart as Vega-Lite without data: its layers take those of whoever draws it."""
     spec: dict[str, Any] = chart.to_dict()
+    # Altair's word for no data is a data set called empty. No layer may have data of its own: where
+    # a specification changes, Streamlit would put the rows into those.
+    del spec["datasets"]
     for layer in spec["layer"]:
-        if layer.get("data") == {"name": "empty"}:  # altair's word for no data
-            del layer["data"]
+        del layer["data"]
     return spec
 
 
@@ -245,7 +254,7 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         text=alt.ExprRef("width < 400 ? datum.racer : datum.label"),
     ).encode(y=label_y)
     layers = [
-        *_floor_layers(config, view, axes, y),
+        *_floor_layers(base, axes),
         lines.encode(strokeDash=dash),
         _hover_layer(base),
         heads.mark_point(filled=True, size=70, opacity=1, clip=True),
@@ -315,20 +324,16 @@ def _hover_layer(base: alt.Chart) -> alt.Chart:
     return layer
 
 
-def _floor_layers(config: RaceConfig, view: LossView, axes: Axes, y: alt.Y) -> list[alt.Chart]:
-    """The exact minimum as a rule, where there is one and the axis shows the loss itself."""
-    exact = floor(config)
-    if exact is None or view.y == "gap":
-        return []
-    data = alt.InlineData(values=[{"y": exact, "text": f"exact minimum {exact:.4f} (closed form)"}])
-    base = alt.Chart(data).encode(y=y)
+def _floor_layers(base: alt.Chart, axes: Axes) -> list[alt.Chart]:
+    """The exact minimum as a rule, where its row is among the data."""
+    floors = base.transform_filter("datum.part == 'floor'")
     return [
-        base.mark_rule(strokeDash=[2, 3], strokeWidth=1.5, color="#808080").encode(
-            x=alt.datum(axes.x[0]), x2=alt.datum(axes.x[1])
+        floors.mark_rule(strokeDash=[2, 3], strokeWidth=1.5).encode(
+            x=alt.datum(axes.x[0]), x2=alt.datum(axes.x[1]), color=alt.value("#808080")
         ),
-        base.mark_text(
-            align="left", baseline="top", dx=6, dy=4, fontSize=FONT_SIZE, color="#808080", x=0
-        ).encode(text="text:N"),
+        floors.mark_text(align="left", baseline="top", dx=6, dy=4, fontSize=FONT_SIZE).encode(
+            text="label:N", color=alt.value("#808080")
+        ),
     ]
 
 

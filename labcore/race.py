@@ -20,6 +20,8 @@ from labcore.regression import RegressionConfig, RegressionSettings, train_regre
 
 MAX_RACERS = 8
 MAX_NAME_LENGTH = 24
+POINTS = 240
+"""Losses kept per racer: more than a chart beside its table has pixels for."""
 CLOSE = 0.01
 """A racer has arrived when its loss stays within this share above the exact minimum."""
 
@@ -132,7 +134,7 @@ class Lane:
 
     racer: Racer
     started: Started | None = None
-    points: Series[LossRecorded] = field(default_factory=Series)
+    points: Series[LossRecorded] = field(default_factory=lambda: Series(POINTS))
     latest: LossRecorded | None = None
     arrived: int | None = None
     outcome: Finished | Diverged | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow  # type: ignore[import-untyped]
 import streamlit as st
 
 from labcore.charts import Columns, LossView, loss_axes, loss_columns, loss_spec
@@ -59,7 +60,9 @@ def draw_race(
         return
     status(job, picture.step, picture.steps, picture.epochs)
     chart, table = st.columns([11, 9])
-    chart.vega_lite_chart(picture.columns, picture.spec, width="stretch", key="race chart")
+    # As a table of columns it goes to the browser without a detour by pandas.
+    rows = pyarrow.table(picture.columns)
+    chart.vega_lite_chart(rows, picture.spec, width="stretch", key="race chart")
     table.html(picture.table)
     st.caption(_fairness(shown, changed=job is not None and shown != config))
     if st.toggle(

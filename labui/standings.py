@@ -99,7 +99,8 @@ def _state(lane: Lane) -> str:
 
 def _share_of_limit(lane: Lane, history: RaceHistory) -> str:
     """The learning rate as a multiple of its stability limit; adaptive rules have none."""
-    limit = lr_limit(history.config.run_of(lane.racer))
+    run = history.config.run_of(lane.racer)
+    limit = lane.started.lr_limit if lane.started else lr_limit(run)
     if limit is None:
         return "–"
     share = lane.racer.optimizer.lr / limit

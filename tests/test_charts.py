@@ -166,16 +166,26 @@ def test_a_network_has_no_minimum_drawn_or_named() -> None:
     for y in RULES["y"].options:
         history = raced(config, 30)
         view = LossView(y=y)
-        spec = str(loss_spec(config, view, loss_axes(history, view)))
-        assert "exact minimum" not in spec
+        assert not [row for row in rows(history, view) if row["part"] == "floor"]
     assert "unknown" in loss_axes(history, LossView(y="gap")).y_title
 
 
 @pytest.mark.parametrize("y", ["notes", "auto"])
-def test_the_floor_is_drawn_where_the_axis_shows_the_loss(history: RaceHistory, y: str) -> None:
-    view = LossView(y=y)
-    spec = str(loss_spec(history.config, view, loss_axes(history, view)))
-    assert f"exact minimum {exact_solution().floor:.4f} (closed form)" in spec
+def test_the_floor_is_a_row_where_the_axis_shows_the_loss(history: RaceHistory, y: str) -> None:
+    (mark,) = [row for row in rows(history, LossView(y=y)) if row["part"] == "floor"]
+    assert mark["y"] == exact_solution().floor
+    assert mark["label"] == f"exact minimum {exact_solution().floor:.4f} (closed form)"
+
+
+def test_above_the_minimum_the_floor_has_no_place(history: RaceHistory) -> None:
+    assert not [row for row in rows(history, LossView(y="gap")) if row["part"] == "floor"]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_a_specification_has_no_data_of_its_own(history: RaceHistory, view: LossView) -> None:
+    spec = loss_spec(history.config, view, loss_axes(history, view))
+    assert not {"data", "datasets"} & set(spec)
+    assert not [layer for layer in spec["layer"] if "data" in layer]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
