@@ -239,6 +239,19 @@ def test_race_goes_on_while_widgets_change(server, visit):
     assert step(page) > before
 
 
+@pytest.mark.parametrize("axis", ["Automatic", "0.22–0.35"])
+def test_every_curve_is_drawn_on_another_axis(server, visit, axis):
+    page = opened(visit(), f"{server.url}{LONG}&pace=20")
+    press(page, "Start")
+    wait_until(page, lambda: page.evaluate(CURVES))
+    before = page.evaluate(CURVES)
+    choose(page, axis)
+    page.locator("svg.marks").get_by_text("exact minimum 0.2417 (closed form)").wait_for()
+    wait_until(page, lambda: page.evaluate(CURVES).keys() == before.keys())
+    choose(page, "Above minimum")
+    wait_until(page, lambda: page.evaluate(CURVES).keys() == before.keys())
+
+
 def test_changes_in_quick_succession_are_all_kept(server, visit):
     page = opened(visit(), f"{server.url}{LONG}&pace=20")
     press(page, "Start")
