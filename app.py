@@ -36,9 +36,9 @@ def airfoil_state() -> str:
 page("Home")
 st.title("Optimiser lab")
 st.markdown(
-    "Watch optimisers learn, live, on real data. Every curve is trained here while you look, every "
-    "number is exact, and what can be known in closed form, such as the smallest possible loss, "
-    "is drawn beside what the optimisers reach."
+    "Watch optimisers learn, live, on real data. Every curve is trained here while you look, and "
+    "what can be known in closed form, such as the smallest possible loss, is drawn beside what "
+    "the optimisers reach."
 )
 for lab in LABS:
     with st.container(border=True):

@@ -252,7 +252,7 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         fontSize=FONT_SIZE,
         limit=alt.ExprRef(_LABEL_WIDTH),
         text=alt.ExprRef("width < 400 ? datum.racer : datum.label"),
-    ).encode(y=label_y)
+    ).encode(x=alt.datum(axes.x[1]), y=label_y)
     layers = [
         *_floor_layers(base, axes),
         lines.encode(strokeDash=dash),
