@@ -126,32 +126,40 @@ def _y_axis(history: RaceHistory, view: LossView) -> tuple[Domain, bool, str]:
     starts = [next(iter(lane.points)).loss for lane in lanes if lane.points]
     low = min([*losses, *([exact] if exact is not None else [])], default=0.0)
     high = max(starts, default=0.5)
-    return (math.floor(low * 20) / 20, math.ceil(high * 20) / 20), False, "loss (½ MSE)"
+    # A little below the best, so that its mark is whole.
+    bottom = math.floor((low - 0.005) * 20) / 20
+    return (bottom, math.ceil(high * 20) / 20), False, "loss (½ MSE)"
 
 
 def loss_columns(history: RaceHistory, view: LossView, axes: Axes) -> Columns:
     """The rows of a loss chart, column by column.
 
     The columns are those of `COLUMNS`. `part` says what a row is: a "point" of a curve, the "head"
-    of one with its label, the "end" of a diverged one, or the "floor" that none can pass. `y` is
-    the plotted value, `label_y` where the label has room.
+    of one with its label, the "exit" of a diverged one through the top edge and the "end" that
+    says so, or the "floor" that none can pass. `y` is the plotted value, `label_y` where the label
+    has room.
     """
     exact = floor(history.config)
     below = exact if view.y == "gap" and exact is not None else 0.0
     lanes = [(lane, lane.latest) for lane in history.lanes.values() if lane.latest is not None]
     parts = [_curve(lane, list(lane.points), below, view, axes) for lane, _ in lanes]
-    heads, ends = [], []
+    heads: list[dict[str, Any]] = []
+    exits: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
     for lane, latest in lanes:
         last = _curve(lane, [latest], below, view, axes)
         mark = {name: values[0] for name, values in last.items()}
         if isinstance(lane.outcome, Diverged):
-            ends.append(mark | _end(lane, lane.outcome, view))
-            ends[-1]["y"] = axes.value((len(ends) - 1) * LABEL_HEIGHT)
+            end = mark | _end(lane, lane.outcome, view)
+            exits.append(end | {"part": "exit", "y": axes.y[1] * 10})
+            ends.append(end | {"y": axes.value(len(ends) * LABEL_HEIGHT)})
         else:
             heads.append(mark | {"part": "head"})
     _dodge(heads, axes)
     floors = [] if exact is None or view.y == "gap" else [_floor_mark(exact, axes)]
-    parts += [{name: [value] for name, value in mark.items()} for mark in heads + ends + floors]
+    parts += [
+        {name: [value] for name, value in mark.items()} for mark in heads + exits + ends + floors
+    ]
     return {name: [value for part in parts for value in part[name]] for name in COLUMNS}
 
 
@@ -243,7 +251,9 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
     )
     x, y, label_y = _encodings(view, axes)
     base = alt.Chart().encode(x=x, y=y, color=color)
-    lines = base.transform_filter("datum.part == 'point'").mark_line(strokeWidth=2.5, clip=True)
+    lines = base.transform_filter("datum.part == 'point' || datum.part == 'exit'").mark_line(
+        strokeWidth=2.5, clip=True
+    )
     heads = base.transform_filter("datum.part == 'head'")
     ends = base.transform_filter("datum.part == 'end'")
     labels = heads.mark_text(
@@ -259,9 +269,9 @@ def _loss_layers(config: RaceConfig, view: LossView, axes: Axes) -> alt.LayerCha
         _hover_layer(base),
         heads.mark_point(filled=True, size=70, opacity=1, clip=True),
         labels,
-        ends.mark_text(align="left", baseline="top", dx=4, dy=4, fontSize=FONT_SIZE).encode(
-            text="label:N"
-        ),
+        ends.mark_text(
+            align="left", baseline="top", dx=4, dy=4, fontSize=FONT_SIZE, limit=210
+        ).encode(text="label:N"),
     ]
     return alt.LayerChart(
         layer=layers,
@@ -287,9 +297,8 @@ def _encodings(view: LossView, axes: Axes) -> tuple[alt.X, alt.Y, alt.Y]:
         axis=alt.Axis(title=x_title, tickCount=8, grid=False, **text),
     )
     ticks: dict[str, Any] = {"format": "~g", "values": _decades(axes.y)} if axes.log else {}
-    scale = alt.Scale(
-        domain=list(axes.y), type="log" if axes.log else "linear", nice=False, zero=False
-    )
+    kind: dict[str, Any] = {"type": "log"} if axes.log else {"type": "linear", "zero": False}
+    scale = alt.Scale(domain=list(axes.y), nice=False, **kind)
     axis = alt.Axis(title=axes.y_title, minExtent=58, **text, **ticks)
     y, label_y = (alt.Y(name, scale=scale, axis=axis) for name in ("y:Q", "label_y:Q"))
     return x, y, label_y

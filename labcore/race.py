@@ -20,6 +20,7 @@ from labcore.regression import RegressionConfig, RegressionSettings, train_regre
 
 MAX_RACERS = 8
 MAX_NAME_LENGTH = 24
+JOINERS = (0x200C, 0x200D)
 POINTS = 240
 """Losses kept per racer: more than a chart beside its table has pixels for."""
 CLOSE = 0.01
@@ -38,7 +39,9 @@ class Racer:
             allowed = "an optimiser object: " + ", ".join(c.__name__ for c in OPTIMIZERS.values())
             raise refusal("racer: optimizer", self.optimizer, allowed, "SGD(lr=0.01)")
         name = self.name
-        if not (isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and name.isprintable()):
+        # Joiners print nothing, but Persian words and many emoji are made with them.
+        text = name.translate(dict.fromkeys(JOINERS)) if isinstance(name, str) else "\0"
+        if len(text) > MAX_NAME_LENGTH or not text.isprintable():
             allowed = f"at most {MAX_NAME_LENGTH} printable characters"
             raise refusal("racer: name", name, allowed, self.optimizer.label)
         object.__setattr__(self, "name", name.strip())
@@ -114,6 +117,8 @@ def race(config: RaceConfig) -> Generator[Event, None, None]:
                     break
                 if not isinstance(event, RacerEvent):
                     yield RacerEvent(name, event)
+                if isinstance(event, Diverged):
+                    taken = StepTaken(event.step, event.epochs)
             else:
                 del runs[name]
         if taken:

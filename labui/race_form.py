@@ -68,6 +68,8 @@ def _numbered(racers: Sequence[Racer]) -> dict[int, Racer]:
 
 def _draft_of(query: Query) -> Draft:
     racers, problems = parse_racers(query)
+    if problems and not racers:
+        problems.append("No racer was left, so the five of the notes race instead.")
     parts = []
     for config in (RegressionSettings, LossView, Pace):
         values, wrong = parse_settings(config, query)

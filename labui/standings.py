@@ -19,6 +19,8 @@ _STYLE = """
   border-bottom: 1px solid rgba(128, 128, 128, 0.3); white-space: nowrap; }
 .standings th { font-weight: 600; white-space: normal; vertical-align: bottom; }
 .standings th:first-child { text-align: left; white-space: nowrap; }
+.standings th[scope=row] { max-width: 10rem; overflow: hidden; text-overflow: ellipsis; }
+.standings caption { overflow-wrap: anywhere; }
 .standings small { display: block; font-weight: 400; opacity: 0.75; font-size: 0.8125rem; }
 .standings i { display: inline-block; width: 1.6rem; height: 3px; margin-right: 0.4rem;
   vertical-align: middle; }
@@ -69,8 +71,8 @@ def _head(history: RaceHistory) -> str:
 
 def _row(lane: Lane, history: RaceHistory, swatch: str) -> str:
     cells = [
-        ("", "–" if lane.latest is None else _loss(lane.latest.loss)),
-        ("", "–" if lane.gap is None else f"{lane.gap:.1e}"),
+        ("", _loss(lane)),
+        ("", _gap(lane)),
         ("wide", "–" if lane.arrived is None else f"{lane.arrived:,}"),
         ("wide", _share_of_limit(lane, history)),
         ("wide", _seconds_per_epoch(lane)),
@@ -84,8 +86,18 @@ def _row(lane: Lane, history: RaceHistory, swatch: str) -> str:
     )
 
 
-def _loss(loss: float) -> str:
-    return f"{loss:.4f}" if loss < 1_000 else f"{loss:.1e}"
+def _loss(lane: Lane) -> str:
+    if isinstance(lane.outcome, Diverged):
+        return "∞"
+    if lane.latest is None:
+        return "–"
+    return f"{lane.latest.loss:.4f}" if lane.latest.loss < 1_000 else f"{lane.latest.loss:.1e}"
+
+
+def _gap(lane: Lane) -> str:
+    if isinstance(lane.outcome, Diverged):
+        return "∞"
+    return "–" if lane.gap is None else f"{lane.gap:.1e}"
 
 
 def _state(lane: Lane) -> str:
