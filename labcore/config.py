@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar
 
+LONGEST_SHOWN = 80
+"""Characters of a refused value that its error repeats."""
+
 
 class ConfigError(ValueError):
     """A setting that is not allowed; the message says which, what was received and what works."""
@@ -106,7 +109,10 @@ def ruled_fields(config: type[Config]) -> list[tuple[Field[Any], Rule]]:
 def refusal(what: str, received: object, allowed: str, works: object) -> ConfigError:
     """The error for a refused value, always in the same words."""
     works = works if isinstance(works, str) else _plain(works)
-    return ConfigError(f"{what} must be {allowed}; received {received!r}. Try {works}.")
+    shown = repr(received)
+    if len(shown) > LONGEST_SHOWN:
+        shown = shown[: LONGEST_SHOWN - 1] + "…"
+    return ConfigError(f"{what} must be {allowed}; received {shown}. Try {works}.")
 
 
 def parse_fields(config: type[Config], texts: Mapping[str, str]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from labcore.regression_models import HiddenLayer, Linear, Model
 
 EXAMPLES_PER_RECORD = 200
 """The loss is recorded at the first step at or past every so many examples of an epoch."""
+EXPLODING = 1e30
+"""Beyond this loss of a minibatch it is recorded at every step: the run is on its way out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,7 @@ def train_regression(config: RegressionConfig) -> Generator[Event, None, None]:
             step, before, seen = step + 1, seen, seen + labels.numel()
             epochs = epoch + seen / rows
             due = seen == rows or seen // EXAMPLES_PER_RECORD > before // EXAMPLES_PER_RECORD
+            due = due or minibatch_loss > EXPLODING
             if due:
                 loss = evaluation.loss(engine.weights())
             if not (math.isfinite(minibatch_loss) and math.isfinite(loss)):

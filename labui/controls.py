@@ -33,10 +33,12 @@ def field_widget(
     if isinstance(rule, Choice):
         return _choice(label, rule, value, common)
     if rule.whole:
-        return st.number_input(label, int(rule.low), int(rule.high), value, step=1, **common)
-    # A number field of the browser drops a decimal comma without a word: 0,01 would become 1.
-    text = st.text_input(label, format_value(value), **common)
-    return parse_fields(config, {name: text.replace(",", ".")})[name]
+        # The range is checked here, in words: the browser would only colour the field.
+        text = str(st.number_input(label, value=value, step=1, **common))
+    else:
+        # A number field of the browser drops a decimal comma in silence: 0,01 would become 1.
+        text = st.text_input(label, format_value(value), **common).replace(",", ".")
+    return parse_fields(config, {name: text})[name]
 
 
 def field_help(each: Field[Any], rule: Rule) -> str:
@@ -52,6 +54,7 @@ def _choice(label: str, rule: Choice, value: str, common: dict[str, Any]) -> str
         default=value,
         format_func=lambda option: rule.options[option],
         required=True,
+        wrap=True,
         **common,
     )
     return str(chosen)

@@ -1,10 +1,13 @@
 """What every page begins with: its title and the sidebar, the lab's table of contents."""
 
 import gc
+import re
 from dataclasses import dataclass
 
 import pandas  # type: ignore[import-untyped]  # noqa: F401
 import streamlit as st
+
+from labcore.jobs import pool
 
 # Everything heavy is imported by now; pandas, too, which Streamlit would import only when it draws,
 # in several sessions at once, one of which would find it half imported. Frozen, all this is no
@@ -59,10 +62,20 @@ def page(title: str) -> None:
         f"{title} · Optimiser lab", "📉", layout="wide", initial_sidebar_state=SIDEBAR_WIDTH
     )
     st.html(_STYLE)
+    try:
+        pool()
+    except ValueError as error:
+        st.error(plain(str(error)))
+        st.stop()
     with st.sidebar:
         st.markdown("**Optimiser lab**")
         for each in (HOME, *LABS):
             st.page_link(each.file, label=each.title, icon=each.icon)
+
+
+def plain(text: str) -> str:
+    """Text that may come from a link or a form, for where Streamlit reads Markdown."""
+    return re.sub(r"([^\w\s])", r"\\\1", text)
 
 
 def chart_colors() -> list[str]:

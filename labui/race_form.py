@@ -18,6 +18,7 @@ from labcore.race import MAX_NAME_LENGTH, MAX_RACERS, RaceConfig, Racer
 from labcore.regression import RegressionSettings
 from labcore.reported import AIRFOIL_PRESETS
 from labui.controls import field_widget
+from labui.page import plain
 from labui.run_panel import Pace
 
 STALE_SECONDS = 5.0
@@ -144,7 +145,7 @@ def _accepted(
     try:
         return field_widget(config, name, key, value, disabled=disabled)
     except ConfigError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
         draft.refused = error
         return value
 
@@ -273,7 +274,12 @@ def _racer_card(number: int, draft: Draft) -> Racer:
         disabled=len(draft.racers) == 1,
         help="Take this racer out of the next race.",
     )
-    return Racer(optimizer(**values), name.strip())
+    try:
+        return Racer(optimizer(**values), name)
+    except ConfigError as error:
+        st.error(plain(str(error)))
+        draft.refused = error
+        return Racer(optimizer(**values), racer.name)
 
 
 def update_rules(draft: Draft) -> None:

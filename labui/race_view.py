@@ -10,7 +10,7 @@ from labcore.charts import Columns, LossView, loss_axes, loss_columns, loss_spec
 from labcore.config import ConfigError
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory
-from labui.page import chart_colors
+from labui.page import chart_colors, plain
 from labui.run_panel import status
 from labui.standings import standings
 
@@ -72,7 +72,7 @@ def draw_race(
     ):
         st.dataframe(_points(picture.columns), hide_index=True, height=300)
     if job is not None and job.error:
-        st.error(job.error)
+        st.error(plain(job.error))
 
 
 def _fairness(config: RaceConfig, *, changed: bool) -> str:

@@ -53,7 +53,10 @@ def _rank(lane: Lane) -> tuple[bool, float]:
 def _head(history: RaceHistory) -> str:
     known = floor(history.config) is not None
     above = "above minimum" if known else "above minimum (unknown)"
-    sentences = [f"Loss is ½ MSE over all {ROWS:,} rows. Times are measured, without evaluation."]
+    sentences = [
+        f"Loss is ½ MSE over all {ROWS:,} rows. The limit is the learning rate beyond which "
+        "full-batch descent diverges, where one is known. Times are measured, without evaluation."
+    ]
     sentences += [
         f"<strong>⚠ {escape(lane.racer.name)}:</strong> {lane.outcome}"
         for lane in history.lanes.values()

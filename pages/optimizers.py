@@ -12,7 +12,7 @@ from labcore.datasets.errors import DataError
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory, Racer, race
 from labcore.regression import RegressionSettings, load_torch_optim
-from labui.page import page
+from labui.page import page, plain
 from labui.race_form import (
     open_draft,
     preset_buttons,
@@ -53,6 +53,8 @@ except DataError as error:
     st.error(str(error))
     st.stop()
 draft = open_draft()
+for problem in draft.problems:
+    st.warning(plain(problem))
 # The picture comes first, but what it shows is decided by the widgets below it.
 figure = st.container()
 
@@ -60,8 +62,6 @@ with st.container(horizontal=True):
     setting_widget(draft, LossView, "y")
     setting_widget(draft, LossView, "x")
     setting_widget(draft, Pace, "pace")
-for problem in draft.problems:
-    st.warning(problem)
 
 st.subheader("Racers")
 preset_buttons(bring_in)
@@ -87,7 +87,7 @@ with figure:
     ready = isinstance(config, RaceConfig)
     transport(RACE, ready=ready, start=begin_race, new_seed=show_new_seed)
     if isinstance(config, ConfigError):
-        st.error(str(config))
+        st.error(plain(str(config)))
     live(RACE, lambda: draw_race(current_job(RACE), config, LossView(**draft.view)))
 
 # While the user looks at the page: the first press of Start need not wait for it.

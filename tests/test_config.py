@@ -156,7 +156,7 @@ def test_message_names_config_and_field(config, name, rule):
 def test_message_repeats_the_value_received(config, name, rule):
     for value in [*NO_NUMBERS, *outside(rule)]:
         message = refused_message(lambda value=value: build(config, **{name: value}))
-        assert f"; received {value!r}. " in message
+        assert f"; received {value!r}"[:80] in message
 
 
 @every_number

@@ -134,12 +134,17 @@ def standings(app):
     return next(each.value for each in app.html if "<table" in each.value)
 
 
+def unescaped(text):
+    """Markdown as the browser shows it."""
+    return re.sub(r"\\(.)", r"\1", text)
+
+
 def notices(app):
-    return [each.value for each in app.warning]
+    return [unescaped(each.value) for each in app.warning]
 
 
 def errors(app):
-    return [each.value for each in app.error]
+    return [unescaped(each.value) for each in app.error]
 
 
 # --- every page -----------------------------------------------------------------------------------
@@ -539,8 +544,19 @@ wrong_links = pytest.mark.parametrize("case", WRONG_LINKS)
 @wrong_links
 def test_wrong_link_gives_a_notice(visit, case):
     query, cause, _ = WRONG_LINKS[case]
-    (notice,) = notices(visit(**query))
+    notice, *_ = notices(visit(**query))
     assert cause in notice
+
+
+def test_link_without_an_allowed_racer_says_who_races_instead(visit):
+    assert any("the five of the notes race instead" in n for n in notices(visit(racer=["x"])))
+
+
+def test_text_of_a_link_is_no_markdown(visit):
+    app = visit(racer=["![i](https://example.org/x.png) $x$ *y*"])
+    shown = app.warning[0].value
+    assert "](" not in shown
+    assert not re.search(r"(?<!\\)[$*!]", shown)
 
 
 @wrong_links
@@ -733,4 +749,12 @@ def test_damaged_data_are_explained_on_the_home_page(visit, damaged_data):
 def test_damaged_data_are_explained_on_the_optimizers_page(visit, damaged_data):
     app = visit()
     assert any("is damaged: expected SHA-1" in message for message in errors(app))
+    assert not app.exception
+
+
+def test_bad_name_in_a_card_is_explained_and_nothing_is_lost(visit):
+    app = visit(racer=["sgd,lr=0.02"])
+    name = next(each for each in app.text_input if each.label == "Name")
+    name.set_value("bell\a").run()
+    assert any("printable characters" in each for each in errors(app))
     assert not app.exception
