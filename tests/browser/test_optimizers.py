@@ -179,8 +179,10 @@ def test_reload_in_mid_race_offers_a_new_start(server, visit):
 def test_wrong_link_gives_a_notice_that_can_be_seen(server, visit):
     page = opened(visit(), f"{server.url}{PATH}?racer=sgd,lr=0&batch_size=abc")
     notices = page.get_by_test_id("stAlert")
-    expect(notices).to_have_count(2)
-    expect(notices.nth(1)).to_contain_text("received 'abc'")
+    expect(notices).to_have_count(3)
+    expect(notices.nth(1)).to_contain_text("the five of the notes race instead")
+    expect(notices.nth(2)).to_contain_text("received 'abc'")
+    expect(notices.first).to_be_in_viewport()
 
 
 def test_what_is_typed_reaches_the_url(server, visit):
