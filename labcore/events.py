@@ -6,6 +6,8 @@ closes it, so whoever has seen `StepTaken` has seen the whole step.
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -56,24 +58,25 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The loss stopped being finite; nothing follows.
+    """The loss stopped being finite, or grew beyond all use; nothing follows.
 
     Attributes:
-        step: the update after which the loss was no finite number.
+        step: the step whose loss it was.
         epochs: the true fraction of epochs done.
         lr: the learning rate of the run.
         lr_limit: learning rate above which full-batch descent diverges, None where theory has none.
+        loss: what the loss had grown to, None where it was no finite number.
     """
 
     step: int
     epochs: float
     lr: float
     lr_limit: float | None
+    loss: float | None = None
 
     def __str__(self) -> str:
-        sentence = (
-            f"The loss stopped being finite at step {self.step:,}, at learning rate {self.lr:g}."
-        )
+        what = "stopped being finite" if self.loss is None else f"grew to {self.loss:.2g}"
+        sentence = f"The loss {what} at step {self.step:,}, at learning rate {self.lr:g}."
         if self.lr_limit is None:
             return sentence
         if self.lr > self.lr_limit:
@@ -103,6 +106,9 @@ class Finished:
     evaluation_seconds: float
 
 
+RegressionEvent = Started | LossRecorded | StepTaken | Diverged | Finished
+
+
 @dataclass(frozen=True, slots=True)
 class RacerEvent:
     """An event of one racer in a race.
@@ -113,7 +119,148 @@ class RacerEvent:
     """
 
     racer: str
-    event: Started | LossRecorded | Diverged | Finished
+    event: RegressionEvent
 
 
-Event = Started | LossRecorded | StepTaken | Diverged | Finished | RacerEvent
+@dataclass(frozen=True, slots=True)
+class ShardDone:
+    """One replica is through one pass over its shard: within a slow step, a place to pause.
+
+    Attributes:
+        phase: "forward" or "backward".
+        rank: of the replica.
+        world_size: number of replicas.
+    """
+
+    phase: str
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchTrained:
+    """What one data-parallel step did; `StepTaken` follows.
+
+    Attributes:
+        step: steps done, from 1.
+        epochs: the true fraction of epochs done.
+        loss: mean cross-entropy over the minibatch, before the update.
+        seconds: time spent training so far, evaluation excluded.
+        phases: seconds of this step by phase: split, forward, backward, allreduce, update.
+        rows: images per replica.
+        losses: mean loss per replica, None where its shard was empty.
+        norms: norm of each replica's gradient before the allreduce, over the minibatch's size.
+        norm: norm of the summed gradient, over the minibatch's size.
+        drift: largest difference of a parameter between two replicas after the update.
+        difference: largest difference of a parameter to the same run on one device, None where
+            that is not run beside it.
+    """
+
+    step: int
+    epochs: float
+    loss: float
+    seconds: float
+    phases: dict[str, float]
+    rows: tuple[int, ...]
+    losses: tuple[float | None, ...]
+    norms: tuple[float, ...]
+    norm: float
+    drift: float
+    difference: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesTested:
+    """A part of the test images is evaluated: within a slow evaluation, a place to pause.
+
+    Attributes:
+        done: images evaluated.
+        images: images in the whole test set of this run.
+    """
+
+    done: int
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEvaluated:
+    """How well the model does on the test images after an epoch.
+
+    Attributes:
+        epoch: epochs done, from 1.
+        step: steps done.
+        accuracy: share of the test images whose class is right.
+        confusion: counts, [true class][predicted class].
+        seconds_per_epoch: training time so far over epochs, evaluation excluded.
+        images_per_second: training images over that time.
+    """
+
+    epoch: int
+    step: int
+    accuracy: float
+    confusion: tuple[tuple[int, ...], ...]
+    seconds_per_epoch: float
+    images_per_second: float
+
+    @property
+    def class_accuracies(self) -> tuple[float | None, ...]:
+        """Share of each true class's images that are right, None for a class without images."""
+        return tuple(
+            row[true] / sum(row) if sum(row) else None for true, row in enumerate(self.confusion)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierTrained:
+    """The run took all its epochs; nothing follows.
+
+    Attributes:
+        step: steps done.
+        epochs: epochs done.
+        accuracy: on the test images at the end.
+        seconds_per_epoch: training time over epochs, evaluation excluded.
+        placement: where the replicas were, in words.
+    """
+
+    step: int
+    epochs: int
+    accuracy: float
+    seconds_per_epoch: float
+    placement: str
+
+    def __str__(self) -> str:
+        return (
+            f"test accuracy {self.accuracy:.3f}, {self.seconds_per_epoch:.1f} s/epoch, "
+            f"on {self.placement}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """What the model has learnt so far, to look at; follows an `EpochEvaluated`.
+
+    Attributes:
+        epoch: epochs done.
+        images: which test images were evaluated, int64 (m,), rows of the data set.
+        probabilities: of every class for each of them, float32 (m, 10).
+        filters: weights of the first convolution, float32 (channels, 3, 3).
+    """
+
+    epoch: int
+    images: Tensor
+    probabilities: Tensor
+    filters: Tensor
+
+
+ClassificationEvent = (
+    Started
+    | ShardDone
+    | MinibatchTrained
+    | StepTaken
+    | ImagesTested
+    | EpochEvaluated
+    | Learnt
+    | Diverged
+    | ClassifierTrained
+)
+Event = RegressionEvent | RacerEvent | ClassificationEvent

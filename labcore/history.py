@@ -76,6 +76,11 @@ class Series(Generic[T]):
         entries = [self._first, *self._closed, self._low, self._high, self._last]
         return iter([point for _, _, point in _in_order(entries)])
 
+    def __copy__(self) -> "Series[T]":
+        other: Series[T] = object.__new__(Series)
+        other.__dict__ |= self.__dict__ | {"_closed": list(self._closed)}
+        return other
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

@@ -72,8 +72,10 @@ class Job(Generic[H]):
         owner: str,
         paused: bool,
         pace: float | None,
+        cores: int,
     ) -> None:
         self.owner = owner
+        self._cores = cores
         self._pool = pool
         self._events: Iterator[Event] | None = events
         self._history = history
@@ -182,6 +184,7 @@ class Job(Generic[H]):
             self._held = True
             self._begun = True
             self._state = "running"
+        torch.set_num_threads(self._cores)
         self._advance(events, time.monotonic() + seconds)
         with self._lock:
             if self.live:
@@ -248,11 +251,15 @@ class Pool:
     Args:
         workers: number of threads, started with the first job.
         lease_seconds: how long an owner's jobs outlive `release`, unless `renew` comes first.
+
+    Attributes:
+        cores: for the operations of one wide job.
     """
 
     def __init__(self, workers: int, lease_seconds: float = 20.0) -> None:
         if workers < 1:
             raise ValueError(f"A pool needs at least 1 worker, not {workers}; try 1.")
+        self.cores = max(1, _available_cores() // workers)
         self._workers = workers
         self._lease_seconds = lease_seconds
         self._changed = threading.Condition()
@@ -271,6 +278,7 @@ class Pool:
         owner: str,
         paused: bool = False,
         pace: float | None = None,
+        wide: bool = False,
     ) -> Job[H]:
         """Put a run into the line, or aside if `paused`.
 
@@ -280,11 +288,14 @@ class Pool:
             owner: whose jobs `release` ends together, e.g. the browser session's id.
             paused: wait for `Job.resume` or `Job.step`.
             pace: most steps per second, None for as fast as possible.
+            wide: let single operations use all cores, shared by the workers. Small ones gain
+                nothing from a second core, and where that is busy, with drawing the page for
+                example, they would wait for it a thousand times their own time.
 
         Raises:
             RuntimeError: the pool is closed.
         """
-        job = Job(self, events, history, owner, paused, pace)
+        job = Job(self, events, history, owner, paused, pace, self.cores if wide else 1)
         self._stop_expired()
         with self._changed:
             if self._closed:
@@ -412,6 +423,14 @@ def _sentence(error: BaseException) -> str:
     )
 
 
+def _available_cores() -> int:
+    """Cores that this process may use, or fewer if OMP_NUM_THREADS says so."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(wanted)) if wanted.isdigit() and int(wanted) else cores
+
+
 def _workers_wanted() -> int:
     text = os.environ.get("LAB_WORKERS", "1")
     try:
@@ -441,11 +460,7 @@ def pool() -> Pool:
     global _pool
     with _pool_lock:
         if _pool is None:
-            workers = _workers_wanted()
-            # Operations this small gain nothing from a second core, and where that is busy, with
-            # drawing the page for example, they would wait for it a thousand times their own time.
-            torch.set_num_threads(1)
-            _pool = Pool(workers)
+            _pool = Pool(_workers_wanted())
             # A daemon thread inside torch when the interpreter goes down aborts the process.
             atexit.register(_pool.close)
         return _pool

@@ -101,7 +101,7 @@ def _free_name(wanted: str, taken: Set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def race(config: RaceConfig) -> Generator[Event, None, None]:
+def race(config: RaceConfig) -> Generator[RacerEvent | StepTaken, None, None]:
     """Advance every racer's run by one minibatch in turn, until the last one has ended.
 
     Yields:
@@ -115,8 +115,7 @@ def race(config: RaceConfig) -> Generator[Event, None, None]:
                 if isinstance(event, StepTaken):
                     taken = event
                     break
-                if not isinstance(event, RacerEvent):
-                    yield RacerEvent(name, event)
+                yield RacerEvent(name, event)
                 if isinstance(event, Diverged):
                     taken = StepTaken(event.step, event.epochs)
             else:

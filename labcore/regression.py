@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from labcore.config import Config, choice, number, refusal
 from labcore.datasets import airfoil
-from labcore.events import Diverged, Event, Finished, LossRecorded, Started, StepTaken
+from labcore.events import Diverged, Finished, LossRecorded, RegressionEvent, Started, StepTaken
 from labcore.least_squares import LeastSquares, half_mse, solve, with_bias
 from labcore.optimizers import OPTIMIZERS, SGD, Optimizer
 from labcore.regression_models import HiddenLayer, Linear, Model
@@ -113,7 +113,7 @@ def lr_limit(config: RegressionConfig) -> float | None:
     return config.optimizer.lr_limit(_objective_scale(config) * exact_solution().sharpness)
 
 
-def train_regression(config: RegressionConfig) -> Generator[Event, None, None]:
+def train_regression(config: RegressionConfig) -> Generator[RegressionEvent, None, None]:
     """Train as `config` says, and report every step.
 
     Yields:

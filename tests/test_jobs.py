@@ -797,25 +797,38 @@ def test_a_closed_pool_takes_no_jobs(one: Pool) -> None:
 
 
 @pytest.fixture
-def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    threads: list[int] = []
+def no_pool_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_pool", None)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    return threads
+    monkeypatch.setattr(jobs, "_available_cores", lambda: 8)
 
 
-@pytest.mark.parametrize("workers", [None, "1", "3", "20"])
-def test_the_environment_says_how_many_workers_there_are(
-    no_pool_yet: list[int], monkeypatch: pytest.MonkeyPatch, workers: str | None
+@pytest.mark.parametrize(("workers", "cores"), [(None, 8), ("1", 8), ("3", 2), ("20", 1)])
+@pytest.mark.usefixtures("no_pool_yet")
+def test_workers_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, workers: str | None, cores: int
 ) -> None:
     monkeypatch.delenv("LAB_WORKERS", raising=False)
     if workers is not None:
         monkeypatch.setenv("LAB_WORKERS", workers)
     assert jobs.pool()._workers == int(workers or 1)
-    assert no_pool_yet == [1]
+    assert jobs.pool().cores == cores
 
 
-def test_there_is_one_pool(no_pool_yet: list[int]) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_only_a_wide_job_uses_more_than_one_core(one: Pool, wide: bool) -> None:
+    one.cores = 2
+    seen: list[int] = []
+
+    def run() -> Iterator[Event]:
+        seen.append(torch.get_num_threads())
+        yield StepTaken(1, 1.0)
+
+    one.submit(run(), Log(), owner="me", wide=wide).wait(5)
+    assert seen == [2 if wide else 1]
+
+
+@pytest.mark.usefixtures("no_pool_yet")
+def test_there_is_one_pool() -> None:
     found: list[Pool] = []
     threads = [threading.Thread(target=lambda: found.append(jobs.pool())) for _ in range(8)]
     for thread in threads:
@@ -826,9 +839,8 @@ def test_there_is_one_pool(no_pool_yet: list[int]) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
-def test_a_bad_number_of_workers_is_refused(
-    no_pool_yet: list[int], monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+@pytest.mark.usefixtures("no_pool_yet")
+def test_a_bad_number_of_workers_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LAB_WORKERS", value)
     with pytest.raises(ValueError, match=f"whole number from 1, not '{value}'; set LAB_WORKERS=1"):
         jobs.pool()
