@@ -1,7 +1,9 @@
 """The command line: the same runs as on the pages, without a browser.
 
     python -m labcore regression --batch-size 10 --engine "from scratch" adam --lr 0.01
+    python -m labcore classify --replicas 2 --batch-size 256 --lr 0.2 --epochs 10
     python -m labcore optimizers
+    python -m labcore data --download
 
 No flag is listed here: names, types, ranges, defaults and help are those of the config's fields, so
 a new field or optimiser is a new flag or subcommand by itself. To add a command, define its class
@@ -14,38 +16,41 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     # Importing torch takes a second or two; Ctrl-C meanwhile should leave no traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import json
 import os
-import re
-import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass
-from functools import reduce
-from operator import or_
+from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, cast
 
 import torch
 import tyro
 from tqdm import tqdm  # type: ignore[import-untyped]
-from tyro import constructors
 
-from labcore.config import Choice, Config, ConfigError, Rule, parse_fields, refusal, ruled_fields
+from labcore import flags, report
+from labcore.classification import ClassificationConfig, train_classifier
+from labcore.config import ConfigError, refusal
+from labcore.datasets import fashion_mnist
+from labcore.datasets.download import download
 from labcore.datasets.errors import DataError
-from labcore.events import Diverged, Event, Finished, LossRecorded, Started, StepTaken
-from labcore.optimizers import OPTIMIZERS, Optimizer
+from labcore.events import Diverged
+from labcore.facts import facts
+from labcore.flags import WRONG_SETTING
+from labcore.optimizers import OPTIMIZERS
 from labcore.regression import RegressionConfig, train_regression
 
-FINISHED, WRONG_SETTING, DIVERGED, DATA_ERROR, CLOSED_PIPE = 0, 2, 3, 4, 141
+FINISHED, DIVERGED, DATA_ERROR, CLOSED_PIPE = 0, 3, 4, 141
 DESCRIPTION = f"""The optimiser lab without a browser. Each command explains itself with --help.
 
 On a terminal the output is for people; into a pipe or a file, or with --json, it is JSON lines.
 
 Exit status: {FINISHED} finished; 1 internal error, with a traceback; {WRONG_SETTING} wrong flag or
-value; {DIVERGED} the run diverged; {DATA_ERROR} a data file is missing or damaged; 130 interrupted
-by Ctrl-C; {CLOSED_PIPE} the reader closed the pipe; 143 terminated."""
+value; {DIVERGED} the run diverged; {DATA_ERROR} a data file is missing or damaged, has too few
+images, or could not be downloaded; 130 interrupted by Ctrl-C; {CLOSED_PIPE} the reader closed the
+pipe; 143 terminated."""
+
+DataFolder = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,37 @@ class Regression:
         torch.set_num_threads(1)  # as in the pool: such small operations gain nothing from more
         with closing(train_regression(self.run)) as events:
             if _for_people(self):
-                return _show_events(events)
-            _write({"event": "config", **_config_facts(self.run)})
-            return _write_events(events, self.steps)
+                return _status(report.show_regression(events))
+            report.write({"event": "config", **facts(self.run)})
+            return _status(report.write_events(events, self.steps))
+
+
+@dataclass(frozen=True)
+class Classify:
+    """Train an image classifier on Fashion-MNIST, data-parallel on one or more devices.
+
+    As JSON lines: the config with the source of the images, every minibatch, every evaluation, and
+    the outcome.
+    """
+
+    run: ClassificationConfig
+    """What is trained, and how."""
+    data_dir: DataFolder = ""
+    """A folder that holds its four files; if left out, LAB_DATA_DIR, or else the usual places."""
+    json: bool = False
+    """Write JSON lines on a terminal, too."""
+    steps: bool = False
+    """Also write a JSON line for every replica's pass, every step and every 250 test images."""
+
+    def __call__(self) -> int:
+        """Run to the end; returns the exit status."""
+        data = fashion_mnist.load(self.data_dir)
+        with closing(train_classifier(self.run, data)) as events:
+            if _for_people(self):
+                runs = 2 if self.run.equivalence == "on" else 1
+                return _status(report.show_classification(events, runs))
+            report.write({"event": "config", **facts(self.run), "source": data.source})
+            return _status(report.write_events(events, self.steps))
 
 
 @dataclass(frozen=True)
@@ -83,25 +116,67 @@ class Optimizers:
         """Print them all; returns the exit status."""
         for optimizer in OPTIMIZERS.values():
             if _for_people(self):
-                _show_optimizer(optimizer)
+                report.show_optimizer(optimizer)
             else:
-                _write(_optimizer_facts(optimizer))
+                report.write_optimizer(optimizer)
         return FINISHED
 
 
-Command = Regression | Optimizers
+@dataclass(frozen=True)
+class Data:
+    """Say where Fashion-MNIST is found on this machine, verify it, and say which of it is used."""
+
+    download: bool = False
+    """First fetch its 70,000 images (31 MB) into that folder, or else into the lab's cache."""
+    data_dir: DataFolder = ""
+    """A folder that holds its four files; if left out, LAB_DATA_DIR, or else the usual places."""
+    json: bool = False
+    """Write JSON lines on a terminal, too: one object per place."""
+
+    def __call__(self) -> int:
+        """Print every place in the order of the search; returns the exit status."""
+        if self.download:
+            _download(self.data_dir)
+        candidates = fashion_mnist.places(self.data_dir)
+        used = fashion_mnist.place_to_use(candidates)
+        report_place = report.show_place if _for_people(self) else report.write_place
+        for place in candidates:
+            report_place(place, place == used)
+        fashion_mnist.load_from(used)
+        return FINISHED
+
+
+Command = Regression | Classify | Optimizers | Data
+
+
+def _for_people(command: Command) -> bool:
+    return sys.stdout.isatty() and not command.json
+
+
+def _status(outcome: report.Outcome) -> int:
+    return DIVERGED if isinstance(outcome, Diverged) else FINISHED
+
+
+def _download(folder: str) -> None:
+    with tqdm(unit="B", unit_scale=True, dynamic_ncols=True, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        download(progress, folder)
 
 
 def _parse(arguments: Sequence[str]) -> Command:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise refusal("command", arguments[0], "one of " + ", ".join(COMMANDS), "--help")
     command, unknown = tyro.cli(
-        _one_of(COMMANDS),
+        flags.one_of(COMMANDS),
         prog="python -m labcore",
         description=DESCRIPTION,
         args=arguments,
         return_unknown_args=True,
-        registry=_registry(),
+        registry=flags.registry(),
         config=(
             tyro.conf.OmitArgPrefixes,
             tyro.conf.CascadeSubcommandArgs,
@@ -109,161 +184,12 @@ def _parse(arguments: Sequence[str]) -> Command:
         ),
     )
     if unknown and unknown[0].startswith("-"):
-        raise refusal("flag", unknown[0], "one of " + ", ".join(_flags(command)), "--help")
+        raise refusal("flag", unknown[0], "one of " + ", ".join(flags.names(command)), "--help")
     if unknown:
         words = OPTIMIZERS if isinstance(command, Regression) else ()
         allowed = "at most one of " + ", ".join(words) if words else "left out"
         raise refusal("optimizer" if words else "argument", unknown[0], allowed, "--help")
     return cast("Command", command)
-
-
-def _one_of(classes: dict[str, Any]) -> Any:
-    """The type from which tyro makes one subcommand per class."""
-    return reduce(
-        or_,
-        (
-            Annotated[each, tyro.conf.subcommand(name, prefix_name=False)]
-            for name, each in classes.items()
-        ),
-    )
-
-
-def _registry() -> constructors.ConstructorRegistry:
-    """Tells tyro how to make a config: a flag per ruled field, a subcommand per optimiser."""
-    registry = constructors.ConstructorRegistry()
-
-    @registry.struct_rule
-    def config(info: constructors.StructTypeInfo) -> constructors.StructConstructorSpec | None:
-        if not (isinstance(info.type, type) and issubclass(info.type, Config)):
-            return None
-        specs = [_flag(info.type, each, rule) for each, rule in ruled_fields(info.type)]
-        for name, kind in get_type_hints(info.type).items():
-            if kind is Optimizer:
-                default = getattr(info.type(), name)
-                help = "The optimiser; --help after its name lists its hyperparameters."
-                choices = _one_of(OPTIMIZERS)
-                specs.append(constructors.StructFieldSpec(name, choices, default, help))
-        return constructors.StructConstructorSpec(info.type, tuple(specs))
-
-    return registry
-
-
-def _flag(config: type[Config], field: Field[Any], rule: Rule) -> constructors.StructFieldSpec:
-    def value(texts: list[str]) -> object:
-        try:
-            return parse_fields(config, {field.name: texts[0]})[field.name]
-        except ConfigError as error:
-            # As it is a ValueError, tyro would catch it and add words of its own.
-            print(error, file=sys.stderr)
-            raise SystemExit(WRONG_SETTING) from None
-
-    if isinstance(rule, Choice):
-        metavar = "|".join(shlex.quote(option) for option in rule.options)
-    else:
-        metavar = "INT" if rule.whole else "FLOAT"
-    spec: constructors.PrimitiveConstructorSpec[object] = constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=value,
-        is_instance=rule.accepts,
-        str_from_instance=lambda instance: [str(instance)],
-    )
-    hint = tyro.conf.arg(help_behavior_hint=lambda default: f"({rule}; default {default})")
-    kind: Any = Annotated[object, spec, hint]
-    return constructors.StructFieldSpec(field.name, kind, field.default, field.metadata["help"])
-
-
-def _flag_name(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _flags(settings: Any) -> Iterator[str]:
-    for each in fields(settings):
-        value = getattr(settings, each.name)
-        if is_dataclass(value):
-            yield from _flags(value)
-        else:
-            yield _flag_name(each.name)
-
-
-def _for_people(command: Command) -> bool:
-    return sys.stdout.isatty() and not command.json
-
-
-def _write(facts: dict[str, Any]) -> None:
-    # Flushed, so that whoever reads the pipe can follow the run.
-    print(json.dumps(facts, allow_nan=False), flush=True)
-
-
-def _write_events(events: Iterable[Event], steps: bool) -> int:
-    status = FINISHED
-    for event in events:
-        if steps or not isinstance(event, StepTaken):
-            name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-            _write({"event": name, **asdict(event)})
-        if isinstance(event, Diverged):
-            status = DIVERGED
-    return status
-
-
-def _config_facts(config: Config) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": config.name}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        facts[each.name] = _config_facts(value) if isinstance(value, Config) else value
-    return facts
-
-
-def _show_events(events: Iterable[Event]) -> int:
-    floor = None
-    outcome: Event | None = None
-    # The bar goes to stderr, and only where that is a terminal as well.
-    with tqdm(unit=" steps", dynamic_ncols=True, disable=None) as bar:
-        for event in events:
-            match event:
-                case Started():
-                    floor = event.floor
-                    bar.reset(event.steps)
-                case LossRecorded():
-                    bar.set_postfix_str(f"½ MSE {event.loss:.5g}", refresh=False)
-                case StepTaken():
-                    bar.update()
-                case _:
-                    outcome = event
-    if isinstance(outcome, Finished):
-        _show_summary(outcome, floor)
-        return FINISHED
-    print(outcome)
-    return DIVERGED
-
-
-def _show_summary(finished: Finished, floor: float | None) -> None:
-    print(f"final ½ MSE       {finished.loss:.6g}")
-    if floor is not None:
-        print(f"above the minimum {finished.loss - floor:.3g} (the exact minimum is {floor:.6g})")
-    print(f"time per epoch    {finished.seconds_per_epoch:.3g} s, evaluation excluded")
-    print(f"steps             {finished.step:,} in {finished.epochs:g} epochs")
-
-
-def _show_optimizer(optimizer: type[Optimizer]) -> None:
-    print(f"{optimizer.name:16}{optimizer.label}")
-    for each, rule in ruled_fields(optimizer):
-        scale = "" if isinstance(rule, Choice) else ", log scale" if rule.log else ", linear scale"
-        print(f"  {_flag_name(each.name):14}default {rule.default!s:8}{rule}{scale}")
-    print(f"  {'formula':14}{optimizer.formula}\n  {'source':14}{optimizer.source}\n")
-
-
-def _optimizer_facts(optimizer: type[Optimizer]) -> dict[str, Any]:
-    return {
-        "name": optimizer.name,
-        "label": optimizer.label,
-        "hyperparameters": {
-            each.name: {**asdict(rule), "help": each.metadata["help"]}
-            for each, rule in ruled_fields(optimizer)
-        },
-        "formula": optimizer.formula,
-        "source": optimizer.source,
-    }
 
 
 STOP_SIGNALS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated."}
@@ -305,7 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + int(number)
 
 
-COMMANDS: dict[str, type[Command]] = {"regression": Regression, "optimizers": Optimizers}
+COMMANDS: dict[str, type[Command]] = {
+    "regression": Regression,
+    "classify": Classify,
+    "optimizers": Optimizers,
+    "data": Data,
+}
 
 if __name__ == "__main__":
     for each in STOP_SIGNALS:

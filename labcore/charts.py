@@ -287,7 +287,11 @@ _LABEL_WIDTH = "width < 400 ? 76 : 140"
 
 
 def _encodings(view: LossView, axes: Axes) -> tuple[alt.X, alt.Y, alt.Y]:
-    text: dict[str, Any] = {"labelFontSize": FONT_SIZE, "titleFontSize": FONT_SIZE}
+    text: dict[str, Any] = {
+        "labelFontSize": FONT_SIZE,
+        "titleFontSize": FONT_SIZE,
+        "labelFlush": False,
+    }
     x_title = "seconds of training" if view.x == "seconds" else view.x
     # The right margin of the plot belongs to the labels at the ends of the lines.
     room: Any = [0, alt.ExprRef(f"width - ({_LABEL_WIDTH}) - 12")]

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +20,24 @@ from typing import Any
 import pytest
 
 from labcore import __main__ as cli
+from labcore import report
+from labcore.classification import ClassificationConfig, train_classifier
 from labcore.config import Choice, number, ruled_fields
+from labcore.datasets.download import Progress
 from labcore.datasets.errors import DataError
-from labcore.events import Event, Finished, Started
+from labcore.datasets.fashion_mnist import EMBEDDED, FashionMNIST
+from labcore.events import (
+    ClassificationEvent,
+    ClassifierTrained,
+    EpochEvaluated,
+    Event,
+    Finished,
+    MinibatchTrained,
+    ShardDone,
+    Started,
+    StepTaken,
+)
+from labcore.events import ImagesTested as ImagesSeen  # pytest collects what is named Test…
 from labcore.optimizers import OPTIMIZERS, SGD, Adam
 from labcore.regression import RegressionConfig, RegressionSettings, train_regression
 
@@ -31,6 +47,12 @@ COMMAND = [sys.executable, "-m", "labcore"]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 ENDLESS = ["regression", "--epochs", "10000"]
 SHORT = ["regression", "--epochs", "1", "--batch-size", "300"]
+TINY = ["classify", "--images", "100", "--batch-size", "50", "--epochs", "2", "--replicas", "2"]
+TINY_CONFIG = ClassificationConfig(images=100, batch_size=50, epochs=2, replicas=2)
+DIVERGING = [
+    *("classify", "--model", "resnet18_quarter", "--lr", "100", "--images", "100"),
+    *("--epochs", "20", "--replicas", "1"),
+]
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -52,6 +74,13 @@ def start(*arguments: str) -> subprocess.Popen[str]:
         stderr=pipe,
         encoding="utf-8",
     )
+
+
+class Terminal(io.StringIO):
+    """A stream that passes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def status_of(arguments: list[str]) -> int | str | None:
@@ -158,7 +187,7 @@ def test_every_line_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_loss_that_json_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        cli._write({"loss": float("nan")})
+        report.write({"loss": float("nan")})
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -199,6 +228,75 @@ def test_without_a_name_hyperparameters_are_those_of_sgd(
     assert lines(capsys.readouterr().out)[0]["optimizer"] == {"name": "sgd", "lr": 0.03}
 
 
+# Classification as JSON lines
+
+
+@pytest.fixture(scope="module")
+def tiny() -> list[ClassificationEvent]:
+    return list(train_classifier(TINY_CONFIG))
+
+
+def test_classify_begins_with_the_config_and_the_source_of_the_images(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([*TINY, "--data-dir", str(EMBEDDED)]) == 0
+    first = lines(capsys.readouterr().out)[0]
+    source = first.pop("source")
+    assert first == {"event": "config", "name": "classify", **asdict(TINY_CONFIG)}
+    assert source.endswith(f"in {EMBEDDED})")
+
+
+def test_classify_writes_minibatches_and_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(TINY)
+    epoch = ["minibatch_trained", "minibatch_trained", "epoch_evaluated"]
+    names = [line["event"] for line in lines(capsys.readouterr().out)]
+    assert names == ["config", "started", *epoch, *epoch, "classifier_trained"]
+
+
+def test_classify_writes_every_step_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*TINY, "--steps"])
+    step = ["shard_done"] * 4 + ["minibatch_trained", "step_taken"]
+    epoch = [*step, *step, "images_tested", "epoch_evaluated"]
+    names = [line["event"] for line in lines(capsys.readouterr().out)]
+    assert names == ["config", "started", *epoch, *epoch, "classifier_trained"]
+
+
+def test_the_losses_of_classify_are_those_of_the_run(
+    tiny: list[ClassificationEvent], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(TINY)
+    written = [line["loss"] for line in lines(capsys.readouterr().out) if "loss" in line]
+    assert written == [event.loss for event in tiny if isinstance(event, MinibatchTrained)]
+
+
+def test_the_accuracies_of_classify_are_those_of_the_run(
+    tiny: list[ClassificationEvent], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(TINY)
+    written = [line["accuracy"] for line in lines(capsys.readouterr().out) if "accuracy" in line]
+    kinds = (EpochEvaluated, ClassifierTrained)
+    assert written == [event.accuracy for event in tiny if isinstance(event, kinds)]
+
+
+def test_a_diverged_classification_exits_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(DIVERGING) == 3
+    assert lines(capsys.readouterr().out)[-1]["event"] == "diverged"
+
+
+def test_every_choice_of_classify_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(config: ClassificationConfig, data: FashionMNIST) -> Iterator[Event]:
+        return
+        yield
+
+    monkeypatch.setattr(cli, "train_classifier", train)
+    for each, rule in ruled_fields(ClassificationConfig):
+        for option in rule.options if isinstance(rule, Choice) else ():
+            assert cli.main(["classify", "--" + each.name, option]) == 0
+            assert lines(capsys.readouterr().out)[0][each.name] == option
+
+
 # The list of optimisers
 
 
@@ -215,6 +313,104 @@ def test_the_list_has_every_hyperparameter(name: str, capsys: pytest.CaptureFixt
     assert defaults == asdict(OPTIMIZERS[name]())
 
 
+# Where the images are
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The lab's cache folder as torchvision's raw folder, still to be made."""
+    monkeypatch.delenv("LAB_DATA_DIR", raising=False)
+    monkeypatch.setenv("LAB_CACHE_DIR", str(tmp_path))
+    return tmp_path / "FashionMNIST" / "raw"
+
+
+def test_data_lists_every_place_in_the_order_of_the_search(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data"]) == 0
+    folders = [line["folder"] for line in lines(capsys.readouterr().out)]
+    assert (folders[0], folders[-1]) == (str(cache), str(EMBEDDED))
+
+
+def test_data_says_what_is_there(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["data"])
+    states = [line["state"] for line in lines(capsys.readouterr().out)]
+    assert states in (["absent", "used", "found"], ["absent", "absent", "used"])
+
+
+def test_data_counts_the_images(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["data", "--data-dir", str(EMBEDDED)])
+    assert lines(capsys.readouterr().out) == [
+        {
+            "state": "used",
+            "origin": "the folder you named",
+            "folder": str(EMBEDDED),
+            "train": 6000,
+            "test": 1000,
+        }
+    ]
+
+
+def test_data_on_a_terminal_is_a_list(cache: Path, shown_by: Callable[..., str]) -> None:
+    first, *_, last = shown_by("data").splitlines()
+    assert first == f"absent    the lab's cache folder ({cache})"
+    assert last.endswith(f"the embedded sample ({EMBEDDED}): 6,000 + 1,000 images")
+
+
+def test_data_with_a_folder_that_lacks_a_file_exits_with_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data", "--data-dir", str(tmp_path)]) == 4
+    [message] = capsys.readouterr().err.splitlines()
+    assert f"The data file {tmp_path}/train-images-idx3-ubyte is missing" in message
+
+
+def test_data_that_cannot_be_used_is_listed_with_the_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["data", "--data-dir", str(tmp_path)])
+    [line] = lines(capsys.readouterr().out)
+    assert (line["state"], "is missing" in line["problem"]) == ("unusable", True)
+
+
+@pytest.mark.parametrize(("flags", "folder"), [([], ""), (["--data-dir", "/srv/x"], "/srv/x")])
+def test_data_downloads_on_request_into_the_folder_named(
+    flags: list[str], folder: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(cli, "download", lambda progress, folder: asked.append(folder))
+    cli.main(["data", "--download", *flags])
+    assert asked == [folder]
+
+
+def test_data_downloads_nothing_by_itself(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cli, "download")
+    assert cli.main(["data"]) == 0
+
+
+def test_a_download_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(progress: Progress, folder: str) -> None:
+        progress(0, 30_000_000)
+        progress(12_000_000, 30_000_000)
+
+    monkeypatch.setattr(cli, "download", fetch)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    cli._download("")
+    assert re.search(r"40%\|.*12.0M/30.0M", terminal.getvalue())
+
+
+def test_a_failed_download_exits_with_4_and_its_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(progress: Progress, folder: str) -> None:
+        progress(0, 30_000_000)
+        raise DataError("There is no network.")
+
+    monkeypatch.setattr(cli, "download", fetch)
+    assert cli.main(["data", "--download"]) == 4
+    assert capsys.readouterr() == ("", "There is no network.\n")
+
+
 # Help
 
 
@@ -226,6 +422,17 @@ def test_help_gives_flag_range_and_default_of_every_field(
     shown = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
     entries = {entry.split()[0]: entry for entry in shown.split(" --")}
     for each, rule in ruled_fields(RegressionSettings) + ruled_fields(OPTIMIZERS[name]):
+        entry = entries[each.name.replace("_", "-")]
+        assert f"{each.metadata['help']} ({rule}; default {rule.default})" in entry
+
+
+def test_help_gives_flag_range_and_default_of_every_field_of_classify(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(["classify", "--help"]) == 0
+    shown = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
+    entries = {entry.split()[0]: entry for entry in shown.split(" --")}
+    for each, rule in ruled_fields(ClassificationConfig):
         entry = entries[each.name.replace("_", "-")]
         assert f"{each.metadata['help']} ({rule}; default {rule.default})" in entry
 
@@ -283,15 +490,27 @@ def test_a_bad_value_gets_one_line_with_field_value_and_rule(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "command must .*regression, optimizers; received 'nonsense'"),
+        (
+            ["nonsense"],
+            "command must .*regression, classify, optimizers, data; received 'nonsense'",
+        ),
         (["regression", "adamm"], "optimizer must .*adam, adamw; received 'adamm'"),
         (["regression", "adam", "sgd"], "optimizer must be at most one .*received 'sgd'"),
         (["regression", "--speed", "3"], "flag must .*--epochs, .*received '--speed'"),
         (["regression", "adam", "--momentum", "0.9"], "flag .*--beta1.*received '--momentum'"),
         (["regression", "momentum", "--momentum", "1.5"], "0 to 0.9999; received '1.5'"),
+        (["classify", "--images", "59999.5"], "whole number from 100 .*received '59999.5'"),
+        (["classify", "--batch-size", "0"], "batch_size must .*received '0'"),
+        (["classify", "--lr", "nan"], "lr must .*received 'nan'"),
+        (["classify", "--replicas", "17"], "replicas must .*from 1 to 16; received '17'"),
+        (["classify", "--images", "100", "--batch-size", "101"], "^classify: .*101 of 100. Try"),
+        (["classify", "--replicas", "9", "--batch-size", "8"], "^classify: .*9 devices for 8"),
+        (["classify", "adam"], "argument must be left out; received 'adam'"),
+        (["data", "adam"], "argument must be left out; received 'adam'"),
+        (["data", "--lr", "1"], "flag must .*--download, --data-dir, --json; received '--lr'"),
         (["optimizers", "adam"], "argument must be left out; received 'adam'"),
         (["regression", "--lr"], "Missing value for argument '--lr'"),
-        ([], "Expected one of {regression, optimizers}"),
+        ([], "Expected one of {regression, classify, optimizers, data}"),
     ],
 )
 def test_wrong_arguments_are_explained_on_stderr(
@@ -299,6 +518,11 @@ def test_wrong_arguments_are_explained_on_stderr(
 ) -> None:
     assert status_of(arguments) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_settings_that_do_not_go_together_get_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status_of(["classify", "--images", "100", "--batch-size", "101"])
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_nothing_is_run_with_an_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,6 +561,19 @@ def test_a_data_error_exits_with_4_and_its_sentence(
     monkeypatch.setattr(cli, "train_regression", train)
     assert cli.main(SHORT) == 4
     assert capsys.readouterr().err == "The file is damaged.\n"
+
+
+def test_more_images_than_there_are_exit_with_4(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["classify", "--images", "59999", "--data-dir", str(EMBEDDED)]) == 4
+    [message] = capsys.readouterr().err.splitlines()
+    assert "must be from 1 to 6,000; received 59,999" in message
+
+
+def test_a_folder_without_images_exits_with_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["classify", "--data-dir", str(tmp_path)]) == 4
+    assert "train-images-idx3-ubyte is missing" in capsys.readouterr().err
 
 
 def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,6 +631,18 @@ def test_a_signal_ends_a_run_with_one_line(
         process.send_signal(number)
         _, message = process.communicate(timeout=60)
     assert (process.returncode, message) == (status, farewell)
+
+
+def test_a_signal_in_the_middle_of_a_slow_step_ends_it_with_one_line() -> None:
+    slow = ["--model", "resnet18", "--images", "100", "--batch-size", "100", "--steps"]
+    with start("classify", *slow) as process:
+        assert process.stdout is not None
+        while '"shard_done"' not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (130, "Interrupted.\n")
+    assert '"step_taken"' not in out
 
 
 def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,3 +733,57 @@ def test_a_terminal_shows_the_facts_of_every_optimizer(
     ranges = [str(rule) for _, rule in ruled_fields(optimizer)]
     for fact in [optimizer.label, optimizer.formula, optimizer.source, *rules, *ranges]:
         assert fact in blocks[name]
+
+
+def test_a_terminal_shows_a_classification_as_a_bar_and_a_line() -> None:
+    status, shown = on_terminal(*TINY)
+    assert status == 0
+    assert re.search(r"100%\|█+\| 4\.0/4 steps .*, loss \d\.\d+, test accuracy 0\.\d{3}\]", shown)
+    last = shown.splitlines()[-1]
+    assert re.fullmatch(
+        r"test accuracy 0\.\d{3}, [\d.]+ s/epoch, on 2 replicas on the CPU .*", last
+    )
+
+
+def test_a_terminal_shows_why_a_classification_diverged(shown_by: Callable[..., str]) -> None:
+    assert re.fullmatch(
+        r"The loss grew to \S+ at step \d+, at learning rate 100\.\n", shown_by(*DIVERGING)
+    )
+
+
+@pytest.mark.parametrize(("runs", "fraction"), [(1, "0.2/1"), (2, "0.1/1")])
+def test_the_bar_moves_within_a_step(
+    runs: int, fraction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> Iterator[ClassificationEvent]:
+        yield Started(1, 1, None, None)
+        time.sleep(0.15)  # tqdm draws every 0.1 s
+        yield ShardDone("forward", 0, 2)
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    report.show_classification(slow(), runs)
+    assert f"{fraction} steps" in terminal.getvalue()
+
+
+def test_the_bar_is_where_the_steps_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def thirds() -> Iterator[ClassificationEvent]:
+        yield Started(2, 2, None, None)
+        yield from [ShardDone("forward", 0, 3)] * 7
+        yield StepTaken(1, 0.5)
+        time.sleep(0.15)
+        yield ShardDone("forward", 0, 1)
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    report.show_classification(thirds(), 1)
+    assert "1.5/2 steps" in terminal.getvalue()
+
+
+def test_a_slow_evaluation_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> Iterator[ClassificationEvent]:
+        yield Started(1, 1, None, None)
+        time.sleep(0.15)
+        yield ImagesSeen(250, 1_000)
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    report.show_classification(slow(), 1)
+    assert "testing 250/1,000" in terminal.getvalue()
