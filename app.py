@@ -4,15 +4,17 @@ import os
 import platform
 
 import streamlit as st
-import torch
 
 from labcore.datasets import airfoil
 from labcore.datasets.errors import DataError
+from labcore.datasets.fashion_mnist import place_to_use, places
 from labui.page import LABS, page
 
 
 def machine() -> dict[str, str]:
     """What this machine offers to a run, in words."""
+    import torch  # after the lab, which sets how its threads wait
+
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "GPUs": ", ".join(cuda) or "none: everything runs on the CPU",
@@ -20,6 +22,7 @@ def machine() -> dict[str, str]:
         "PyTorch": torch.__version__,
         "Python": platform.python_version(),
         "Airfoil self-noise": airfoil_state(),
+        "Fashion-MNIST": f"found in {place_to_use(places()).origin}",
     }
 
 

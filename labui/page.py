@@ -34,6 +34,13 @@ LABS = (
         "Race up to eight optimisers on wind-tunnel data, from the same start on the same "
         "minibatches, against the exact minimum.",
     ),
+    Page(
+        "pages/fashion_mnist.py",
+        "Fashion-MNIST",
+        ":material/hub:",
+        "Train LeNet or a residual network on 1 to 16 devices, and see what every replica does, "
+        "where the time goes, and that k devices take the step that one would.",
+    ),
 )
 
 SIDEBAR_WIDTH = 220

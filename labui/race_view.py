@@ -19,9 +19,8 @@ from labui.standings import standings
 class Picture:
     """All that is drawn of one moment of a race, taken while its history stands still."""
 
-    step: int
-    steps: int
-    epochs: float
+    done: float
+    place: str
     spec: dict[str, Any]
     columns: Columns
     table: str
@@ -30,11 +29,11 @@ class Picture:
 def take_picture(history: RaceHistory, view: LossView) -> Picture:
     """What the page shows of `history` now."""
     axes = loss_axes(history, view)
-    taken = history.taken
+    step, epochs = (history.taken.step, history.taken.epochs) if history.taken else (0, 0.0)
+    steps = history.steps
     return Picture(
-        step=taken.step if taken else 0,
-        steps=history.steps,
-        epochs=taken.epochs if taken else 0.0,
+        done=step / steps if steps else 0.0,
+        place=f"step {step:,} of {steps:,} · epoch {epochs:.2f}" if steps else "",
         spec=loss_spec(history.config, view, axes),
         columns=loss_columns(history, view, axes),
         table=standings(history, chart_colors()),
@@ -58,7 +57,7 @@ def draw_race(
         shown, picture = config, take_picture(RaceHistory(config), view)
     else:
         return
-    status(job, picture.step, picture.steps, picture.epochs)
+    status(job, picture.done, picture.place)
     chart, table = st.columns([11, 9])
     # As a table of columns it goes to the browser without a detour by pandas.
     rows = pyarrow.table(picture.columns)

@@ -161,20 +161,18 @@ def live(name: str, draw: Callable[[], None]) -> None:
     view()
 
 
-def status(job: Job[Any] | None, step: int, steps: int, epochs: float) -> None:
+def status(job: Job[Any] | None, done: float, place: str) -> None:
     """A progress bar with the job's state in words, of one fixed height.
 
     Args:
         job: the job, None before the first start.
-        step: steps done.
-        steps: steps in the whole run, 0 where not known yet.
-        epochs: epochs done.
+        done: share of the run that is done.
+        place: where the run is, in words; empty where that is not known yet.
     """
-    place = f"step {step:,} of {steps:,} · epoch {epochs:.2f}" if steps else "getting ready"
     if job is None:
         words = "Ready"
     elif job.state == "queued":
         words = "Waiting for a worker" + (f", number {job.position} in line" * bool(job.position))
     else:
-        words = f"{job.state.capitalize()} · {place}"
-    st.progress(min(1.0, step / steps) if steps else 0.0, text=words)
+        words = f"{job.state.capitalize()} · {place or 'getting ready'}"
+    st.progress(min(1.0, done), text=words)

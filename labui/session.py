@@ -28,7 +28,13 @@ def current_job(name: str) -> Job[Any] | None:
 
 
 def start_job(
-    name: str, events: Iterator[Event], history: H, *, paused: bool, pace: float | None
+    name: str,
+    events: Iterator[Event],
+    history: H,
+    *,
+    paused: bool,
+    pace: float | None = None,
+    wide: bool = False,
 ) -> Job[H]:
     """Start a run under a name; a live one of that name is stopped first.
 
@@ -38,9 +44,10 @@ def start_job(
         history: what keeps its events.
         paused: whether it waits for `Job.step` or `Job.resume`.
         pace: most steps per second, None for as fast as possible.
+        wide: let single operations use all cores.
     """
     forget_job(name)
-    job = pool().submit(events, history, owner=_session_id(), paused=paused, pace=pace)
+    job = pool().submit(events, history, owner=_session_id(), paused=paused, pace=pace, wide=wide)
     st.session_state[f"job:{name}"] = job
     _keep_leases()
     return job

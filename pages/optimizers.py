@@ -12,17 +12,16 @@ from labcore.datasets.errors import DataError
 from labcore.jobs import Job
 from labcore.race import RaceConfig, RaceHistory, Racer, race
 from labcore.regression import RegressionSettings, load_torch_optim
+from labui.draft import setting_widget, write_query
 from labui.page import page, plain
 from labui.race_form import (
-    open_draft,
+    FORM,
+    open_race,
     preset_buttons,
-    race_config,
     racer_cards,
-    setting_widget,
     show_new_seed,
     show_preset,
     update_rules,
-    write_query,
 )
 from labui.race_view import draw_race
 from labui.run_panel import Pace, live, transport
@@ -35,7 +34,7 @@ def begin_race(paused: bool) -> Job[RaceHistory]:
     """Start the race that the form describes."""
     if isinstance(config, ConfigError):
         raise config
-    pace = Pace(**draft.pace).steps_per_second
+    pace = Pace(**draft.fields_of(Pace)).steps_per_second
     return start_job(RACE, race(config), RaceHistory(config), paused=paused, pace=pace)
 
 
@@ -52,7 +51,7 @@ try:
 except DataError as error:
     st.error(str(error))
     st.stop()
-draft = open_draft()
+draft = open_race()
 for problem in draft.problems:
     st.warning(plain(problem))
 # The picture comes first, but what it shows is decided by the widgets below it.
@@ -74,21 +73,21 @@ for column, name in zip(
     st.columns(4), ("batch_size", "epochs", "seed", "hidden_units"), strict=True
 ):
     with column:
-        idle = name == "hidden_units" and draft.settings["model"] == "linear"
+        idle = name == "hidden_units" and draft.values["model"] == "linear"
         setting_widget(draft, RegressionSettings, name, disabled=idle)
 update_rules(draft)
 
-config = race_config(draft)
-write_query(draft)
+config = draft.race()
+write_query(FORM, draft)
 with figure:
     job = current_job(RACE)
     if job is not None:
-        job.pace = Pace(**draft.pace).steps_per_second
+        job.pace = Pace(**draft.fields_of(Pace)).steps_per_second
     ready = isinstance(config, RaceConfig)
     transport(RACE, ready=ready, start=begin_race, new_seed=show_new_seed)
     if isinstance(config, ConfigError):
-        st.error(plain(str(config)))
-    live(RACE, lambda: draw_race(current_job(RACE), config, LossView(**draft.view)))
+        st.error(str(config))
+    live(RACE, lambda: draw_race(current_job(RACE), config, LossView(**draft.fields_of(LossView))))
 
 # While the user looks at the page: the first press of Start need not wait for it.
 Thread(target=load_torch_optim, daemon=True).start()

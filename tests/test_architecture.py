@@ -14,18 +14,37 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     "labcore.config",
     "labcore.events",
+    "labcore.facts",
     "labcore.history",
     "labcore.datasets.errors",
     "labcore.datasets.airfoil",
+    "labcore.datasets.idx",
+    "labcore.datasets.fashion_mnist",
+    "labcore.datasets.download",
+    "labcore.datasets.cut_sample",
     "labcore.least_squares",
     "labcore.optimizers",
+    "labcore.flags",
     "labcore.regression_models",
     "labcore.regression",
     "labcore.race",
     "labcore.links",
+    "labcore.splitting",
+    "labcore.collectives",
+    "labcore.models",
+    "labcore.replicas",
+    "labcore.classification",
+    "labcore.classification_history",
+    "labcore.exports",
+    "labcore.quoting",
+    "labcore.rerun",
+    "labcore.calibration",
     "labcore.jobs",
     "labcore.reported",
     "labcore.charts",
+    "labcore.classification_charts",
+    "labcore.pictures",
+    "labcore.report",
     "labcore.__main__",
 ]
 
@@ -97,8 +116,11 @@ def test_every_module_of_labcore_has_its_layer() -> None:
     assert sorted(map(module_name, LABCORE)) == sorted(LAYERS)
 
 
-def test_only_charts_imports_altair() -> None:
-    assert [file.name for file in EVERYTHING if "altair" in packages(file)] == ["charts.py"]
+def test_only_charts_import_altair() -> None:
+    assert [file.name for file in EVERYTHING if "altair" in packages(file)] == [
+        "charts.py",
+        "classification_charts.py",
+    ]
 
 
 @pytest.mark.parametrize("file", EVERYTHING, ids=module_name)
@@ -116,7 +138,13 @@ def test_loading_the_core_loads_neither_torchvision_nor_streamlit() -> None:
 
 @pytest.mark.parametrize("file", [f for f in EVERYTHING if f.name == "__init__.py"], ids=str)
 def test_packages_re_export_nothing(file: Path) -> None:
-    assert not imports(file)
+    assert not packages(file) & {"labcore", "labui", "pages"}
+
+
+@pytest.mark.parametrize("page", [*sources("pages"), ROOT / "app.py"], ids=module_name)
+def test_a_page_loads_torch_only_through_the_lab(page: Path) -> None:
+    """It is `labcore` that says how torch's threads wait, which must come first."""
+    assert "torch" not in imports(page, lazy=False)
 
 
 def test_the_readme_tree_names_every_file() -> None:

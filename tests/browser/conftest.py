@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
@@ -218,7 +219,9 @@ def stop_race(page):
         return
     stop = page.get_by_test_id("stMain").get_by_role("button", name="Stop")
     if stop.count() and stop.is_enabled():
-        stop.click()
+        # It may end by itself just now.
+        with suppress(PlaywrightTimeout):
+            stop.click(timeout=3000)
         page.get_by_text(re.compile(r"^(Stopped|Finished)")).wait_for()
 
 

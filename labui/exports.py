@@ -1,0 +1,44 @@
+"""What a run can be taken home as: download buttons that make a file only when asked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from labcore import classification_charts as charts
+from labcore.classification_history import ClassificationHistory
+from labcore.exports import epochs_csv, points_csv, run_json
+from labcore.pictures import png, svg
+from labcore.rerun import script
+from labui.classification_form import reported_for
+
+
+def classification_exports(history: ClassificationHistory) -> None:
+    """Buttons for a run's numbers, its curves, and a script that repeats it."""
+    runs = {"run": history}
+    epochs = history.config.epochs
+    reported = reported_for(history.config)
+    loss = charts.loss_spec(("run",), epochs), charts.loss_columns(runs)
+    accuracy = (
+        charts.accuracy_spec(("run",), epochs, reported is not None),
+        charts.accuracy_columns(runs, reported),
+    )
+    files: dict[str, tuple[str, Callable[[], Any], str]] = {
+        "Steps, CSV": ("steps.csv", lambda: points_csv(history), "The kept points of every step."),
+        "Epochs, CSV": ("epochs.csv", lambda: epochs_csv(history), "Accuracy after every epoch."),
+        "All, JSON": ("run.json", lambda: run_json(history), "Settings, versions and results."),
+        "Loss, SVG": ("loss.svg", lambda: svg(*loss), "The loss curve, to scale without loss."),
+        "Loss, PNG": ("loss.png", lambda: png(*loss), "The loss curve as a picture."),
+        "Accuracy, SVG": ("accuracy.svg", lambda: svg(*accuracy), "The accuracy curve."),
+        "Accuracy, PNG": ("accuracy.png", lambda: png(*accuracy), "The same as a picture."),
+        "Script": (
+            "rerun.py",
+            lambda: script(history.config),
+            "A Python program, with torch and numpy alone, that repeats the run's numbers.",
+        ),
+    }
+    with st.popover("Take it home", icon=":material/download:", help="The run as files."):
+        for label, (name, make, text) in files.items():
+            st.download_button(
+                label, make, file_name=name, on_click="ignore", help=text, key=f"export:{name}"
+            )
