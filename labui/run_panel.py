@@ -11,8 +11,8 @@ from labcore.jobs import Job
 from labui.session import current_job, forget_job
 
 POLL_SECONDS = 0.5
-STEP_SECONDS = 0.4
-"""How long a press of Step waits for the step, so that the page shows it at once."""
+REST_SECONDS = 0.4
+"""How long a press of Step or Pause waits for the job to rest, to show it at once."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Pace(Config):
 def moving(job: Job[Any] | None) -> bool:
     """Whether the job will report more without being asked to."""
     return job is not None and job.state in ("queued", "running")
+
+
+def _resting(job: Job[Any] | None) -> bool:
+    """Whether nothing more will come; a job just paused may have an event in hand."""
+    return job is None or job.wait(0)
 
 
 def transport(
@@ -78,9 +83,10 @@ def _act(
             job.resume()
         case "pause" if job:
             job.pause()
+            job.wait(REST_SECONDS)
         case "step" if job:
             job.step()
-            job.wait(STEP_SECONDS)
+            job.wait(REST_SECONDS)
         case "stop" if job:
             job.stop()
         case "reset":
@@ -148,11 +154,12 @@ def live(name: str, draw: Callable[[], None]) -> None:
         name: of the job in this session.
         draw: draws the job as it is; called inside a fragment.
     """
-    follow = moving(current_job(name))
+    follow = not _resting(current_job(name))
 
     @st.fragment(run_every=POLL_SECONDS if follow else None)
     def view() -> None:
-        resting = not moving(current_job(name))
+        # Asked before drawing: what a job at rest has reported is then drawn to the last event.
+        resting = _resting(current_job(name))
         draw()
         if follow and resting:
             # One run of the whole page: it removes the timer and sets the buttons right.

@@ -97,6 +97,7 @@ def test_five_presets_race_pause_wait_for_a_return_and_stop(server, visit):
     page.goto(server.url)
     go_to(page, "Optimizers")
     press(page, "All five")
+    choose(page, "20/s")  # slow enough for the slowest machine to pause it in time
     press(page, "Start")
 
     names = {optimizer.label for optimizer in AIRFOIL_PRESETS}
