@@ -6,11 +6,15 @@ from typing import Any
 import streamlit as st
 
 from labcore import classification_charts as charts
+from labcore.charts import Columns
 from labcore.classification_history import ClassificationHistory
 from labcore.exports import epochs_csv, points_csv, run_json
 from labcore.pictures import png, svg
 from labcore.rerun import script
 from labui.classification_form import reported_for
+
+Chart = tuple[dict[str, Any], Columns]
+"""A specification and its rows."""
 
 
 def classification_exports(history: ClassificationHistory) -> None:
@@ -18,19 +22,23 @@ def classification_exports(history: ClassificationHistory) -> None:
     runs = {"run": history}
     epochs = history.config.epochs
     reported = reported_for(history.config)
-    loss = charts.loss_spec(("run",), epochs), charts.loss_columns(runs)
-    accuracy = (
-        charts.accuracy_spec(("run",), epochs, reported is not None),
-        charts.accuracy_columns(runs, reported),
-    )
+
+    # Only when asked: the buttons are drawn again at every tick of a run.
+    def loss() -> Chart:
+        return charts.loss_spec(("run",), epochs), charts.loss_columns(runs)
+
+    def accuracy() -> Chart:
+        spec = charts.accuracy_spec(("run",), epochs, reported is not None)
+        return spec, charts.accuracy_columns(runs, reported)
+
     files: dict[str, tuple[str, Callable[[], Any], str]] = {
         "Steps, CSV": ("steps.csv", lambda: points_csv(history), "The kept points of every step."),
         "Epochs, CSV": ("epochs.csv", lambda: epochs_csv(history), "Accuracy after every epoch."),
         "All, JSON": ("run.json", lambda: run_json(history), "Settings, versions and results."),
-        "Loss, SVG": ("loss.svg", lambda: svg(*loss), "The loss curve, to scale without loss."),
-        "Loss, PNG": ("loss.png", lambda: png(*loss), "The loss curve as a picture."),
-        "Accuracy, SVG": ("accuracy.svg", lambda: svg(*accuracy), "The accuracy curve."),
-        "Accuracy, PNG": ("accuracy.png", lambda: png(*accuracy), "The same as a picture."),
+        "Loss, SVG": ("loss.svg", lambda: svg(*loss()), "The loss curve, to scale without loss."),
+        "Loss, PNG": ("loss.png", lambda: png(*loss()), "The loss curve as a picture."),
+        "Accuracy, SVG": ("accuracy.svg", lambda: svg(*accuracy()), "The accuracy curve."),
+        "Accuracy, PNG": ("accuracy.png", lambda: png(*accuracy()), "The same as a picture."),
         "Script": (
             "rerun.py",
             lambda: script(history.config),
