@@ -25,7 +25,7 @@ from labcore.events import (
 )
 from labcore.models import CLASSES, INITIALISATIONS, MODELS
 from labcore.replicas import Replica, Replicas, StepReport, difference, place
-from labcore.splitting import SPLITS
+from labcore.splitting import PARTITIONS, weighted
 
 EXPLODED = 1e4
 """A mean loss from which no run comes back: guessing costs 2.3. Units that die on the way may bring
@@ -106,7 +106,8 @@ class ClassificationConfig(Config):
     split: str = choice(
         "split",
         "chunk",
-        {name: name for name in SPLITS},
+        # Without speeds, weighted is balanced.
+        {name: name for name, split in PARTITIONS.items() if split is not weighted},
         help="Which rows of a minibatch go where. chunk cuts blocks of ⌈rows / devices⌉, which may "
         "leave the last devices empty; balanced makes them as even as can be.",
     )
@@ -114,8 +115,9 @@ class ClassificationConfig(Config):
         "allreduce",
         "central",
         {name: name for name in ALLREDUCE},
-        help="How the gradients are summed: all into device 0 and back, as in the notes, or in a "
-        "ring.",
+        help="By which algorithm the gradients are summed: central, all into device 0 and back, is "
+        "that of the notes. The result is the same up to rounding; what differs is who sends how "
+        "much to whom in how many rounds.",
     )
     seed: int = number(
         "seed",
@@ -151,7 +153,7 @@ class ClassificationConfig(Config):
             )
         smallest = MODELS[self.model].smallest_shard
         for each in (rows, self.images % rows):
-            if any(0 < len(shard) < smallest for shard in SPLITS[self.split](each, replicas)):
+            if any(0 < len(shard) < smallest for shard in PARTITIONS[self.split](each, replicas)):
                 return (
                     f"{MODELS[self.model].label} needs shards of at least {smallest} images, "
                     "because its feature maps shrink to one pixel and batch norm cannot average "
@@ -278,7 +280,7 @@ class _Run:
         return replicas.step(
             images,
             labels,
-            split=SPLITS[self.config.split],
+            split=PARTITIONS[self.config.split],
             schedule=ALLREDUCE[self.config.allreduce](len(replicas.ranks)),
             lr=self.config.global_lr,
             momentum=self.config.momentum,

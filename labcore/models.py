@@ -10,6 +10,7 @@ al., Deep residual learning for image recognition, 2015; both in the variants of
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ def lenet(
 # fmt: on
 
 LENET_SHAPES = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (128, 800), (128,), (10, 128), (10,))
+LENET_NAMES = ("w1", "b1", "w2", "b2", "w3", "b3", "w4", "b4")
 
 
 class LeNet(nn.Module):
@@ -164,3 +166,10 @@ MODELS = {
         smallest_shard=2,
     ),
 }
+
+
+@cache
+def gradient_bytes(model: str) -> int:
+    """Size of a model's gradient in float32, from its name in `MODELS`: 4 bytes per parameter."""
+    with torch.device("meta"):
+        return 4 * sum(parameter.numel() for parameter in MODELS[model].build().parameters())

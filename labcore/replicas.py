@@ -12,14 +12,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the name that everybody knows it by)
 
-from labcore.collectives import Schedule, allreduce
 from labcore.events import ShardDone
 from labcore.models import MODELS, initialise
+from labcore.schedules import Schedule, play
 from labcore.splitting import Shard, take
 
 
@@ -97,32 +98,37 @@ class Replica:
         moved = images.to(self.device, non_blocking=True).unsqueeze(1)
         return moved.to(self.dtype, memory_format=torch.channels_last).div_(255)
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def clear(self) -> None:
+        """Set the gradient to zeros: a backward pass adds to what is there."""
+        self.gradient.zero_()
+
+    def forward(self, images: Tensor, labels: Tensor, reduction: str = "sum") -> Tensor:
         """Sum of a shard's cross-entropy losses, a scalar with its graph; 0 without images.
 
         Args:
             images: (n, 28, 28), uint8, on any device.
             labels: (n,), int64, on any device.
+            reduction: "sum", or "mean" for the mean of the losses.
         """
-        self.gradient.zero_()
         if len(labels) == 0:
             return self.flat.new_zeros(())
         targets = labels.to(self.device, non_blocking=True)
-        return F.cross_entropy(self.module(self.prepare(images)), targets, reduction="sum")
+        return F.cross_entropy(self.module(self.prepare(images)), targets, reduction=reduction)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of a loss from `forward`, into `gradient`."""
+        """Add the gradients of a loss from `forward` to `gradient`."""
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
 
     def update(self, lr: float, momentum: float, batch_size: int) -> None:
         """One SGD step along `gradient`, a sum over the minibatch, divided by its size."""
-        direction = self.gradient.div_(batch_size)
-        if momentum > 0:
-            if self.velocity is None:
-                self.velocity = torch.zeros_like(self.flat)
-            direction = self.velocity.mul_(momentum).add_(direction)
-        self.flat.add_(direction, alpha=-lr)
+        if momentum == 0:
+            self.flat.add_(self.gradient, alpha=-lr / batch_size)
+            return
+        if self.velocity is None:
+            self.velocity = torch.zeros_like(self.flat)
+        self.velocity.mul_(momentum).add_(self.gradient, alpha=1 / batch_size)
+        self.flat.add_(self.velocity, alpha=-lr)
 
 
 def _view(memory: Tensor, shape: torch.Size) -> Tensor:
@@ -171,6 +177,11 @@ class Replicas:
         dtype: of parameters and gradients.
     """
 
+    reduction: ClassVar[str] = "sum"
+    """What becomes of a shard's losses: their sum, so that it does not matter who has which row."""
+    play = staticmethod(play)
+    """How a schedule is executed on the gradients."""
+
     def __init__(
         self,
         model: str,
@@ -181,6 +192,10 @@ class Replicas:
     ) -> None:
         self.ranks = [Replica(model, device, dtype) for device in devices]
         initialise(self.ranks[0].module, initialisation, generator)
+        self.replicate()
+
+    def replicate(self) -> None:
+        """Copy the parameters of rank 0 into the memory of every other rank."""
         for other in self.ranks[1:]:
             other.flat.copy_(self.ranks[0].flat)
 
@@ -213,13 +228,12 @@ class Replicas:
         """
         report, batch = StepReport(), len(labels)
         with self._timed(report, "split"):
-            rows = split(batch, len(self.ranks))
-            shards = [(take(images, each), take(labels, each)) for each in rows]
-            report.rows = [len(each) for each in rows]
+            shards = self.split(images, labels, split)
+            report.rows = [len(own) for _, own in shards]
         losses = []
-        for rank, (replica, shard) in enumerate(zip(self.ranks, shards, strict=True)):
+        for rank, shard in enumerate(shards):
             with self._timed(report, "forward"):
-                losses.append(replica.forward(*shard))
+                losses.append(self.forward(rank, *shard))
             yield ShardDone("forward", rank, len(self.ranks))
         self._finish(report, "forward")
         for rank, (replica, loss) in enumerate(zip(self.ranks, losses, strict=True)):
@@ -230,14 +244,35 @@ class Replicas:
         report.losses = [loss.item() for loss in losses]
         report.norms = [float(replica.gradient.norm()) / batch for replica in self.ranks]
         with self._timed(report, "allreduce"):
-            allreduce(schedule, [replica.gradient for replica in self.ranks])
+            self.allreduce(schedule)
         self._finish(report, "allreduce")
         report.norm = float(self.ranks[0].gradient.norm()) / batch
         with self._timed(report, "update"):
-            for replica in self.ranks:
-                replica.update(lr, momentum, batch)
+            self.update(lr, momentum, batch)
         self._finish(report, "update")
         return report
+
+    def split(
+        self, images: Tensor, labels: Tensor, split: Callable[[int, int], Sequence[Shard]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Each rank's images and labels."""
+        shards = split(len(labels), len(self.ranks))
+        return [(take(images, rows), take(labels, rows)) for rows in shards]
+
+    def forward(self, rank: int, images: Tensor, labels: Tensor) -> Tensor:
+        """A rank's loss on its shard, with its gradient cleared for the backward pass."""
+        self.ranks[rank].clear()
+        return self.ranks[rank].forward(images, labels, self.reduction)
+
+    def allreduce(self, schedule: Schedule) -> None:
+        """Sum the gradients over the ranks; every rank gets the sum."""
+        for _ in self.play(schedule, [replica.gradient for replica in self.ranks]):
+            pass
+
+    def update(self, lr: float, momentum: float, batch_size: int) -> None:
+        """One SGD step on every rank, along its gradient divided by the minibatch's size."""
+        for replica in self.ranks:
+            replica.update(lr, momentum, batch_size)
 
     @contextmanager
     def _timed(self, report: StepReport, phase: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from labcore.flags import flag_name
 from labcore.models import INITIALISATIONS, MODELS
 from labcore.quoting import Quotes, import_block
 from labcore.replicas import _view
-from labcore.splitting import SPLITS
+from labcore.splitting import PARTITIONS
 
 TEMPLATE = Template('''\
 """Repeats a run of the optimiser lab: the same weights, minibatches and steps, so the same numbers.
@@ -89,7 +89,8 @@ $split
 
 
 Send = namedtuple("Send", "src dst chunk op", defaults=["reduce"])
-Schedule = namedtuple("Schedule", "world_size chunks rounds")
+Phase = namedtuple("Phase", "name why rounds")
+Schedule = namedtuple("Schedule", "world_size chunks phases")
 
 
 $allreduce
@@ -98,7 +99,7 @@ $allreduce
 def play(schedule, vectors):
     """Execute a schedule in place; all sends of a round happen at once."""
     cells = [vector.tensor_split(schedule.chunks) for vector in vectors]
-    for sends in schedule.rounds:
+    for sends in [sends for phase in schedule.phases for sends in phase.rounds]:
         carried = [cells[send.src][send.chunk].clone() for send in sends]
         for send, values in zip(sends, carried):
             own = cells[send.dst][send.chunk]
@@ -138,7 +139,7 @@ class Replica:
 
     def update(self, batch_size):
         """One SGD step along the summed gradient, divided by the size of the minibatch."""
-        self.velocity.mul_(MOMENTUM).add_(self.gradient.div_(batch_size))
+        self.velocity.mul_(MOMENTUM).add_(self.gradient, alpha=1 / batch_size)
         self.flat.add_(self.velocity, alpha=-LR)
 
 
@@ -183,7 +184,7 @@ for epoch in range(1, EPOCHS + 1):
     accuracy = test(replicas[0], test_images[test_rows], test_labels[test_rows])
     print(f"epoch {epoch}: mean loss {total / IMAGES:.6f}, test accuracy {accuracy:.4f}")
 ''')
-PROVIDED = {"Send", "Schedule"}
+PROVIDED = {"Send", "Phase", "Schedule"}
 """What `TEMPLATE` defines in short for the quoted allreduce."""
 IMPORTS = {
     ("", "gzip"),
@@ -211,7 +212,7 @@ def script(config: ClassificationConfig, folder: str = "FashionMNIST/raw") -> st
         folder: where it looks for the images if it is given none.
     """
     quotes = Quotes(PROVIDED)
-    split, algorithm = SPLITS[config.split], ALLREDUCE[config.allreduce]
+    split, algorithm = PARTITIONS[config.split], ALLREDUCE[config.allreduce]
     quoted = {
         "rows": quotes.quote(first_of_each_class),
         "build": quotes.quote_as("build", MODELS[config.model].build),

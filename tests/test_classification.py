@@ -30,8 +30,9 @@ from labcore.events import (
 )
 from labcore.models import INITIALISATIONS, MODELS
 from labcore.replicas import PHASES, Replicas
-from labcore.splitting import SPLITS
+from labcore.splitting import PARTITIONS
 
+RULES = {each.name: rule for each, rule in ruled_fields(ClassificationConfig)}
 SMALL = {"images": 100, "batch_size": 40, "epochs": 2, "replicas": 3}
 """Minibatches of 40, 40 and 20 images on three devices, and 17 test images."""
 RESNET = {"model": "resnet18_quarter", "images": 100, "batch_size": 50, "epochs": 1, "replicas": 2}
@@ -337,7 +338,7 @@ def test_four_devices_record_the_losses_of_one():
     assert four == pytest.approx(one, abs=1e-5)
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", RULES["split"].options)
 @pytest.mark.parametrize("allreduce", ALLREDUCE)
 def test_ways_to_split_and_sum_record_the_same_losses(split, allreduce):
     expected = losses(run(replicas=1, lr=0.02))
@@ -690,7 +691,7 @@ REFUSED = [
     ({"seed": -1}, r"seed must be .* from 0 .*; received -1\."),
     ({"model": "vgg"}, r"model must be one of lenet, .*; received 'vgg'\."),
     ({"split": "even"}, r"split must be one of chunk, balanced; received 'even'\."),
-    ({"allreduce": "tree"}, r"allreduce must be one of central, ring; received 'tree'\."),
+    ({"allreduce": "star"}, r"allreduce must be one of central, tree, .*; received 'star'\."),
     ({"initialisation": None}, r"initialisation must be one of normal, .*; received None\."),
     ({"scaling": True}, r"scaling must be one of fixed, scaled; received True\."),
     ({"equivalence": 1}, r"equivalence must be one of off, on; received 1\."),
@@ -793,14 +794,19 @@ def test_learning_rate_of_100_is_allowed():
 
 
 def test_menus_are_the_registries():
-    rules = {each.name: rule for each, rule in ruled_fields(ClassificationConfig)}
     for name, registry in [
         ("model", MODELS),
-        ("split", SPLITS),
         ("allreduce", ALLREDUCE),
         ("initialisation", INITIALISATIONS),
     ]:
-        assert list(rules[name].options) == list(registry)
+        assert list(RULES[name].options) == list(registry)
+
+
+def test_the_menu_of_splits_has_every_partition_once():
+    offered = [PARTITIONS[name] for name in RULES["split"].options]
+    cuts = [[split(rows, 4) for rows in range(20)] for split in offered]
+    assert all(cuts.count(each) == 1 for each in cuts)
+    assert all([split(rows, 4) for rows in range(20)] in cuts for split in PARTITIONS.values())
 
 
 def test_a_last_minibatch_smaller_than_the_devices_is_allowed():

@@ -2,28 +2,52 @@
 
 import inspect
 import json
+import math
 import os
 import subprocess
 import sys
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 
-from labcore.collectives import ALLREDUCE, Schedule, Send, allreduce, central, play, ring
+from labcore.collectives import (
+    ALLREDUCE,
+    COLLECTIVES,
+    allgather,
+    central,
+    halving_doubling,
+    recursive_doubling,
+    reduce_scatter,
+    ring,
+    ring_2d,
+)
 from labcore.config import ConfigError
+from labcore.schedules import Send, allreduce, play
+from labcore.trees import broadcast, double_tree, tree
 
 ROOT = Path(__file__).parent.parent
 RANKS = [*range(1, 18), 64]
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128]
 WHOLE = [torch.int64, torch.int32, torch.uint8, torch.bool]
 
-both = pytest.mark.parametrize("algorithm", [central, ring])
 every_algorithm = pytest.mark.parametrize("algorithm", ALLREDUCE.values(), ids=ALLREDUCE.keys())
+every_collective = pytest.mark.parametrize(
+    "collective", [*ALLREDUCE.values(), *COLLECTIVES.values()], ids=[*ALLREDUCE, *COLLECTIVES]
+)
 every_world_size = pytest.mark.parametrize("world_size", RANKS)
-every_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-every_whole = pytest.mark.parametrize("dtype", WHOLE, ids=str)
+
+
+def cases(first, *others):
+    """Every world size with one dtype, five ranks with the others."""
+    pairs = [(world_size, first) for world_size in RANKS] + [(5, dtype) for dtype in others]
+    return pytest.mark.parametrize(("world_size", "dtype"), pairs, ids=str)
+
+
+every_float = cases(*FLOATS)
+every_whole = cases(*WHOLE)
 
 
 def lengths(world_size):
@@ -49,7 +73,6 @@ def bits(buffer):
 
 
 @every_algorithm
-@every_world_size
 @every_float
 def test_every_rank_ends_with_the_sum_up_to_rounding(algorithm, world_size, dtype):
     schedule = algorithm(world_size)
@@ -64,7 +87,6 @@ def test_every_rank_ends_with_the_sum_up_to_rounding(algorithm, world_size, dtyp
 
 
 @every_algorithm
-@every_world_size
 @every_whole
 def test_every_rank_ends_with_the_exact_sum_of_whole_numbers(algorithm, world_size, dtype):
     schedule = algorithm(world_size)
@@ -77,7 +99,6 @@ def test_every_rank_ends_with_the_exact_sum_of_whole_numbers(algorithm, world_si
 
 
 @every_algorithm
-@every_world_size
 @every_float
 def test_all_ranks_end_bitwise_equal(algorithm, world_size, dtype):
     schedule = algorithm(world_size)
@@ -126,42 +147,135 @@ def test_a_lone_rank_keeps_what_it_has(algorithm):
 # The algorithms
 
 
-@both
+def messages(sends):
+    """Source and destination of each message of a round, which may carry several chunks."""
+    return {(send.src, send.dst) for send in sends}
+
+
+def sent(schedule):
+    """What each rank sends, in vectors."""
+    counts = Counter(send.src for sends in schedule.rounds for send in sends)
+    return {rank: Fraction(count, schedule.chunks) for rank, count in counts.items()}
+
+
+def log(world_size):
+    """Binary logarithm, rounded down."""
+    return math.floor(math.log2(world_size))
+
+
+def log_up(world_size):
+    """Binary logarithm, rounded up."""
+    return math.ceil(math.log2(world_size))
+
+
+def folds(world_size):
+    """1 if some ranks have to wait for a power of two of others, else 0."""
+    return int(world_size != 2 ** log(world_size))
+
+
+def around(world_size):
+    """What a rank sends that sends every chunk but one of p, twice."""
+    return Fraction(2 * (world_size - 1), world_size)
+
+
+def perimeter(world_size):
+    """The least rows + columns of a rectangle of ranks."""
+    sides = range(1, world_size + 1)
+    return min(
+        rows + columns for rows in sides for columns in sides if rows * columns == world_size
+    )
+
+
+# Rounds, and vectors that the busiest rank sends.
+PRICES = {
+    "central": (lambda p: 2 * (p - 1), lambda p: p - 1),
+    "tree": (lambda p: 2 * log_up(p), log_up),
+    "ring": (lambda p: 2 * (p - 1), around),
+    "recursive_doubling": (lambda p: log(p) + 2 * folds(p), lambda p: log(p) + folds(p)),
+    "halving_doubling": (
+        lambda p: 2 * log(p) + 2 * folds(p),
+        lambda p: around(2 ** log(p)) + folds(p),
+    ),
+    "ring_2d": (lambda p: 2 * (perimeter(p) - 2), around),
+}
+every_price = pytest.mark.parametrize("name", PRICES)
+
+
+@every_price
 @every_world_size
-def test_both_take_two_rounds_per_other_rank(algorithm, world_size):
-    assert len(algorithm(world_size).rounds) == 2 * (world_size - 1)
+def test_rounds_are_as_many_as_the_algorithm_promises(name, world_size):
+    rounds, _ = PRICES[name]
+    assert len(ALLREDUCE[name](world_size).rounds) == rounds(world_size)
 
 
-def sent(schedule, length):
-    """Elements that each rank sends."""
-    sizes = [len(part) for part in schedule.bounds(length)]
-    totals = Counter()
-    for sends in schedule.rounds:
-        for send in sends:
-            totals[send.src] += sizes[send.chunk]
-    return totals
-
-
-@both
+@every_price
 @every_world_size
-def test_both_send_the_vector_twice_per_other_rank(algorithm, world_size):
-    schedule = algorithm(world_size)
-    for length in lengths(world_size):
-        assert sent(schedule, length).total() == 2 * (world_size - 1) * length
+def test_the_busiest_rank_sends_what_the_algorithm_promises(name, world_size):
+    _, busiest = PRICES[name]
+    assert max(sent(ALLREDUCE[name](world_size)).values(), default=0) == busiest(world_size)
+
+
+@pytest.mark.parametrize("name", [name for name in ALLREDUCE if name != "recursive_doubling"])
+@every_world_size
+def test_every_other_ranks_part_and_every_copy_travel_once(name, world_size):
+    assert sum(sent(ALLREDUCE[name](world_size)).values()) == 2 * (world_size - 1)
 
 
 @every_world_size
-def test_no_rank_of_a_ring_sends_more_than_its_share(world_size):
-    schedule = ring(world_size)
-    for length in lengths(world_size):
-        most = max(sent(schedule, length).values(), default=0)
-        # Chunks differ by at most one element, and a rank leaves out one chunk in each half.
-        assert most < 2 * length * (world_size - 1) / world_size + 2
+def test_in_recursive_doubling_all_ranks_of_the_power_of_two_send_all_the_time(world_size):
+    core = 2 ** log(world_size)
+    expected = core * log(core) + 2 * (world_size - core)
+    assert sum(sent(recursive_doubling(world_size)).values()) == expected
 
 
+@every_algorithm
 @every_world_size
-def test_rank_0_of_the_central_algorithm_sends_to_everybody(world_size):
-    assert sent(central(world_size), 1000)[0] == (world_size - 1) * 1000
+def test_no_algorithm_beats_the_bound_on_what_the_busiest_rank_sends(algorithm, world_size):
+    # P. Patarasuk and X. Yuan, 2009, section 3.
+    busiest = max(sent(algorithm(world_size)).values(), default=0)
+    assert busiest >= around(world_size)
+
+
+@every_collective
+@every_world_size
+def test_a_rank_sends_one_message_a_round_and_receives_one(collective, world_size):
+    for sends in collective(world_size).rounds:
+        assert max(Counter(src for src, _ in messages(sends)).values()) == 1
+        assert max(Counter(dst for _, dst in messages(sends)).values()) == 1
+
+
+@every_collective
+@every_world_size
+def test_every_phase_has_a_name_and_says_why(collective, world_size):
+    phases = collective(world_size).phases
+    assert len({phase.name for phase in phases}) == len(phases)
+    assert all(phase.why.endswith(".") and phase.rounds for phase in phases)
+
+
+@pytest.mark.parametrize("name", [name for name in ALLREDUCE if name != "recursive_doubling"])
+@every_world_size
+def test_only_recursive_doubling_needs_to_set_chunks_aside(name, world_size):
+    assert not any(ALLREDUCE[name](world_size)._overwritten)
+
+
+@every_collective
+def test_an_algorithm_gives_equal_schedules(collective):
+    assert collective(13) == collective(13)
+
+
+@every_collective
+@pytest.mark.parametrize("world_size", [0, -3])
+def test_impossible_world_sizes_are_refused(collective, world_size):
+    with pytest.raises(ConfigError, match=r"world_size must be a whole number from 1; received"):
+        collective(world_size)
+
+
+@every_collective
+def test_every_algorithm_has_a_caption_and_a_source(collective):
+    caption, *_, source = inspect.getdoc(collective).split("\n\n")
+    assert caption.endswith(".")
+    assert "\n" not in caption
+    assert source.startswith("Source: ")
 
 
 @every_world_size
@@ -169,44 +283,78 @@ def test_in_every_round_of_a_ring_every_rank_sends_one_chunk_to_the_next(world_s
     to_the_next = {(rank, (rank + 1) % world_size) for rank in range(world_size)}
     for sends in ring(world_size).rounds:
         assert len(sends) == world_size
-        assert {(send.src, send.dst) for send in sends} == to_the_next
+        assert messages(sends) == to_the_next
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 7, 61])
+def test_a_rectangle_of_a_prime_number_is_a_ring(world_size):
+    assert ring_2d(world_size).rounds == ring(world_size).rounds
+
+
+@pytest.mark.parametrize("world_size", range(1, 65))
+def test_the_two_trees_have_different_inner_ranks(world_size):
+    inner = [set(), set()]
+    for sends in double_tree(world_size).rounds:
+        for send in sends:
+            if send.op == "reduce":
+                inner[send.chunk % 2].add(send.dst)
+    # Of an odd number of ranks one is left over: an inner one of one tree, and both times with
+    # one child.
+    assert inner[0] & inner[1] <= ({0} if world_size % 2 else set())
+
+
+@pytest.mark.parametrize("world_size", range(2, 65))
+def test_two_trees_are_filled_and_drained_in_a_few_rounds(world_size):
+    schedule = double_tree(world_size)
+    assert max(sent(schedule).values()) <= 2
+    assert len(schedule.rounds) <= 2 * schedule.chunks + 5 * log_up(world_size)
+
+
+# The other collective operations
 
 
 @every_world_size
-def test_half_way_round_the_ring_rank_r_holds_the_sum_of_chunk_r(world_size):
-    buffers = draw(world_size, world_size, torch.int64)
-    total = torch.stack(buffers).sum(0)
-    for number, _ in play(ring(world_size), buffers):
-        if number == world_size - 2:
-            assert [int(buffers[r][r]) for r in range(world_size)] == total.tolist()
+def test_reduce_scatter_leaves_the_sum_of_chunk_r_on_rank_r(world_size):
+    schedule = reduce_scatter(world_size)
+    for length in lengths(world_size):
+        buffers = draw(world_size, length, torch.int64)
+        total = torch.stack(buffers).sum(0).tensor_split(world_size)
+        allreduce(schedule, buffers)
+        for rank, buffer in enumerate(buffers):
+            assert torch.equal(buffer.tensor_split(world_size)[rank], total[rank])
 
 
-@both
-def test_nothing_needs_to_be_set_aside(algorithm):
-    assert not any(algorithm(17)._overwritten)
+@every_world_size
+def test_allgather_puts_chunk_r_of_rank_r_together_everywhere(world_size):
+    schedule = allgather(world_size)
+    for length in lengths(world_size):
+        buffers = draw(world_size, length)
+        parts = [buffer.tensor_split(world_size)[rank] for rank, buffer in enumerate(buffers)]
+        expected = torch.cat(parts)
+        allreduce(schedule, buffers)
+        assert all(torch.equal(buffer, expected) for buffer in buffers)
 
 
-@every_algorithm
-def test_an_algorithm_gives_equal_schedules(algorithm):
-    assert algorithm(5) == algorithm(5)
+@every_world_size
+def test_broadcast_gives_rank_0s_vector_to_all(world_size):
+    schedule = broadcast(world_size)
+    for length in lengths(world_size):
+        buffers = draw(world_size, length)
+        expected = buffers[0].clone()
+        allreduce(schedule, buffers)
+        assert all(torch.equal(buffer, expected) for buffer in buffers)
 
 
-@every_algorithm
-@pytest.mark.parametrize("world_size", [0, -3])
-def test_impossible_world_sizes_are_refused(algorithm, world_size):
-    with pytest.raises(ConfigError, match=r"world_size must be a whole number from 1; received"):
-        algorithm(world_size)
+@every_world_size
+def test_a_broadcast_doubles_who_has_the_vector_in_every_round(world_size):
+    assert len(broadcast(world_size).rounds) == log_up(world_size)
 
 
-@every_algorithm
-def test_every_algorithm_has_a_caption_and_a_source(algorithm):
-    caption, *_, source = inspect.getdoc(algorithm).split("\n\n")
-    assert caption.endswith(".")
-    assert "\n" not in caption
-    assert source.startswith("Source: ")
+def test_a_tree_ends_with_a_broadcast():
+    assert tree(13).phases[-1:] == broadcast(13).phases
 
 
-# Rounds
+# By hand
 
 
 def after_each_round(schedule, *values):
@@ -214,7 +362,7 @@ def after_each_round(schedule, *values):
     return [[b.tolist() for b in current] for _, current in play(schedule, buffers)]
 
 
-def test_a_page_sees_every_round_of_the_central_algorithm():
+def test_every_round_of_the_central_algorithm():
     assert after_each_round(central(3), [1], [10], [100]) == [
         [[11], [10], [100]],
         [[111], [10], [100]],
@@ -223,7 +371,16 @@ def test_a_page_sees_every_round_of_the_central_algorithm():
     ]
 
 
-def test_a_page_sees_every_round_of_a_ring():
+def test_every_round_of_a_tree():
+    assert after_each_round(tree(4), [1], [10], [100], [1000]) == [
+        [[11], [10], [1100], [1000]],
+        [[1111], [10], [1100], [1000]],
+        [[1111], [10], [1111], [1000]],
+        [[1111], [1111], [1111], [1111]],
+    ]
+
+
+def test_every_round_of_a_ring():
     assert after_each_round(ring(3), [1, 2, 3], [10, 20, 30], [100, 200, 300]) == [
         [[1, 202, 3], [10, 20, 33], [110, 200, 300]],
         [[111, 202, 3], [10, 222, 33], [110, 200, 333]],
@@ -232,91 +389,56 @@ def test_a_page_sees_every_round_of_a_ring():
     ]
 
 
-def test_the_rounds_are_numbered_from_0():
-    numbers = [number for number, _ in play(ring(4), draw(4, 8))]
-    assert numbers == [0, 1, 2, 3, 4, 5]
-
-
-def test_playing_hands_out_the_callers_buffers():
-    buffers = draw(2, 3)
-    assert all(current is buffers for _, current in play(ring(2), buffers))
-
-
-def test_nothing_changes_before_the_first_round_is_asked_for():
-    buffers = [torch.ones(1), torch.ones(1)]
-    play(central(2), buffers)
-    assert buffers[0].item() == 1
-
-
-def exchange(*pairs):
-    return tuple(Send(src, dst, 0) for a, b in pairs for src, dst in ((a, b), (b, a)))
-
-
-def test_ranks_that_exchange_add_what_the_other_had_before():
-    assert after_each_round(Schedule(2, 1, (exchange((0, 1)),)), [1], [10]) == [[[11], [11]]]
-
-
-def test_ranks_can_swap():
-    swap = (Send(0, 1, 0, "copy"), Send(1, 0, 0, "copy"))
-    assert after_each_round(Schedule(2, 1, (swap,)), [1], [10]) == [[[10], [1]]]
-
-
-def test_values_do_not_travel_two_links_in_one_round():
-    chain = (Send(0, 1, 0), Send(1, 2, 0), Send(2, 3, 0))
-    assert after_each_round(Schedule(4, 1, (chain,)), [1], [10], [100], [1000]) == [
-        [[1], [11], [110], [1100]]
+def test_every_round_of_recursive_doubling():
+    assert after_each_round(recursive_doubling(4), [1], [10], [100], [1000]) == [
+        [[11], [11], [1100], [1100]],
+        [[1111], [1111], [1111], [1111]],
     ]
 
 
-def test_a_chunk_sent_twice_after_it_changed_is_sent_as_it_was():
-    sends = (Send(0, 1, 0), Send(1, 2, 0), Send(1, 3, 0))
-    assert after_each_round(Schedule(4, 1, (sends,)), [1], [10], [100], [1000]) == [
-        [[1], [11], [110], [1010]]
+def test_every_round_of_recursive_doubling_on_three_ranks():
+    assert after_each_round(recursive_doubling(3), [1], [10], [100]) == [
+        [[101], [10], [100]],
+        [[111], [111], [100]],
+        [[111], [111], [111]],
     ]
 
 
-def test_several_ranks_can_send_to_one_in_a_round():
-    sends = (Send(1, 0, 0), Send(2, 0, 0), Send(3, 0, 0))
-    assert after_each_round(Schedule(4, 1, (sends,)), [1], [10], [100], [1000]) == [
-        [[1111], [10], [100], [1000]]
+FOUR = [1, 2, 3, 4], [10, 20, 30, 40], [100, 200, 300, 400], [1000, 2000, 3000, 4000]
+
+
+def test_every_round_of_halving_and_doubling():
+    assert after_each_round(halving_doubling(4), *FOUR) == [
+        [[101, 202, 3, 4], [1010, 2020, 30, 40], [100, 200, 303, 404], [1000, 2000, 3030, 4040]],
+        [[1111, 202, 3, 4], [1010, 2222, 30, 40], [100, 200, 3333, 404], [1000, 2000, 3030, 4444]],
+        [
+            [1111, 2222, 3, 4],
+            [1111, 2222, 30, 40],
+            [100, 200, 3333, 4444],
+            [1000, 2000, 3333, 4444],
+        ],
+        [[1111, 2222, 3333, 4444]] * 4,
     ]
 
 
-def test_arrivals_are_taken_in_in_the_order_of_the_round():
-    sends = (Send(1, 0, 0), Send(2, 0, 0))
-    backwards = sends[::-1]
-    values = [2.0**53], [1.0], [-(2.0**53)]
-    results = [
-        after_each_round(Schedule(3, 1, (each,)), *map(list, values))[0][0]
-        for each in (sends, backwards)
-    ]
-    assert results == [[0.0], [1.0]]
-
-
-def test_only_the_chunk_that_is_sent_changes():
-    assert after_each_round(Schedule(2, 2, ((Send(0, 1, 1),),)), [1, 2, 3], [10, 20, 30]) == [
-        [[1, 2, 3], [10, 20, 33]]
+def test_every_round_of_a_square():
+    assert after_each_round(ring_2d(4), *FOUR) == [
+        [[11, 22, 3, 4], [10, 20, 33, 44], [1100, 2200, 300, 400], [1000, 2000, 3300, 4400]],
+        [[1111, 22, 3, 4], [10, 20, 3333, 44], [1100, 2222, 300, 400], [1000, 2000, 3300, 4444]],
+        [
+            [1111, 2222, 3, 4],
+            [10, 20, 3333, 4444],
+            [1111, 2222, 300, 400],
+            [1000, 2000, 3333, 4444],
+        ],
+        [[1111, 2222, 3333, 4444]] * 4,
     ]
 
 
-def test_only_what_changes_too_early_is_set_aside():
-    # Send 0→1 leaves before rank 0 changes, so only rank 1's chunk needs a copy.
-    assert Schedule(2, 1, (exchange((0, 1)),))._overwritten == (frozenset({(1, 0)}),)
-
-
-def test_ranks_that_add_the_same_two_numbers_stay_bitwise_equal():
-    # Recursive doubling: no chunk is computed once only, yet all ranks agree.
-    rounds = (exchange((0, 1), (2, 3)), exchange((0, 2), (1, 3)))
-    buffers = draw(4, 1000)
-    allreduce(Schedule(4, 1, rounds), buffers)
-    first, *others = map(bits, buffers)
-    assert all(torch.equal(first, other) for other in others)
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 1000])
-def test_chunks_are_cut_as_torch_tensor_split(length):
-    cut = torch.arange(length).tensor_split(4)
-    assert [list(part) for part in ring(4).bounds(length)] == [part.tolist() for part in cut]
+def test_two_ranks_are_the_root_of_one_tree_each():
+    first, second, *_ = double_tree(2).rounds
+    assert first == (Send(1, 0, 0), Send(0, 1, 1))
+    assert second == (Send(1, 0, 2), Send(0, 1, 3))
 
 
 # Devices
@@ -337,69 +459,6 @@ def test_buffers_may_live_on_several_devices(algorithm, devices, pinned):
             buffers[rank] = on_cpu if device == "cpu" else on_cpu.to(device)
         allreduce(schedule, buffers)
         assert all(torch.equal(buffer.cpu(), total) for buffer in buffers)
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("send", "rule"),
-    [
-        (Send(0, 2, 0), "both from 0 to 1"),
-        (Send(-1, 0, 0), "both from 0 to 1"),
-        (Send(1, 1, 0), "from one rank to another"),
-        (Send(0, 1, 3), "a chunk from 0 to 2"),
-        (Send(0, 1, 0, "add"), '"reduce" or "copy"'),
-    ],
-    ids=str,
-)
-def test_a_send_that_no_rank_can_make_is_refused(send, rule):
-    with pytest.raises(ValueError, match=rf"{rule}.*; round 1 has Send\(.*Correct it"):
-        Schedule(2, 3, ((Send(0, 1, 0),), (send,)))
-
-
-def test_a_schedule_without_chunks_is_refused():
-    with pytest.raises(ValueError, match="at least 1 chunk, not 0; try 1"):
-        Schedule(2, 0, ())
-
-
-STRIDED = torch.zeros(6)[::2]
-SHARED = torch.zeros(6)
-
-
-@every_algorithm
-@pytest.mark.parametrize(
-    ("buffers", "message"),
-    [
-        ([torch.zeros(3)], "one buffer per rank, here 2; received 1"),
-        ([torch.zeros(3)] * 3, "one buffer per rank, here 2; received 3"),
-        ([torch.zeros(3), torch.zeros(1, 3)], r"1-D and contiguous; .* rank 1 has shape \(1, 3\)"),
-        ([torch.zeros(3), torch.tensor(0.0)], r"1-D and contiguous; .* rank 1 has shape \(\)"),
-        ([torch.zeros(3), STRIDED], r"contiguous; .* stride \(2,\)\. Pass"),
-        ([torch.zeros(3), torch.zeros(1).expand(3)], r"contiguous; .* stride \(0,\)\. Pass"),
-        ([torch.zeros(3), torch.zeros(4)], r"rank 0 has 3 × torch.float32, rank 1 4 × .*\. Give"),
-        ([torch.zeros(3), torch.zeros(3).double()], r"same .* dtype; .* 3 × torch.float64\. Give"),
-        ([SHARED, SHARED], "memory of its own; .* 0 and 1 overlap. Pass tensor.clone"),
-        ([SHARED, SHARED.to("cpu")], "memory of its own; .* 0 and 1 overlap. Pass tensor.clone"),
-        ([SHARED[2:5], SHARED[:3]], "memory of its own; .* 0 and 1 overlap. Pass tensor.clone"),
-    ],
-)
-def test_buffers_that_do_not_fit_are_refused_at_the_call(algorithm, buffers, message):
-    with pytest.raises(ValueError, match=message):
-        play(algorithm(2), buffers)
-
-
-def test_overlap_is_found_between_ranks_far_apart():
-    buffers = draw(5, 4)
-    buffers[4] = buffers[1]
-    with pytest.raises(ValueError, match="those of ranks 1 and 4 overlap"):
-        allreduce(ring(5), buffers)
-
-
-def test_neighbours_in_memory_do_not_overlap():
-    shared = torch.ones(6)
-    allreduce(ring(2), [shared[3:], shared[:3]])
-    assert shared.tolist() == [2.0] * 6
 
 
 # A real group of processes
