@@ -9,7 +9,7 @@ import io
 import json
 import platform
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from labcore.classification_history import ClassificationHistory
 from labcore.events import Event, MinibatchTrained
 from labcore.facts import event_facts, facts
 from labcore.race import RaceHistory
+from labcore.schedules import Phase, Round, Schedule
+from labcore.splitting import Shard, missing, repeated
 
 History = RaceHistory | ClassificationHistory
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
@@ -57,6 +59,48 @@ def epochs_csv(history: ClassificationHistory) -> str:
         row |= {f"accuracy_{label}": each for label, each in enumerate(epoch.class_accuracies)}
         rows.append(row)
     return _table(rows)
+
+
+def schedule_csv(schedule: Schedule) -> str:
+    """Every send of a schedule, one a row: round from 1, phase, source, destination, chunk, op."""
+    return _table(
+        {"round": number, "phase": phase.name, **facts(send)}
+        for number, (phase, sends) in enumerate(_phased(schedule), start=1)
+        for send in sends
+    )
+
+
+def schedule_json(schedule: Schedule) -> str:
+    """A whole schedule: ranks, chunks, and its phases with the sends of each round."""
+    parts = {name: facts(getattr(schedule, name)) for name in ("world_size", "chunks", "phases")}
+    return json.dumps(parts)
+
+
+def _phased(schedule: Schedule) -> list[tuple[Phase, Round]]:
+    return [(phase, sends) for phase in schedule.phases for sends in phase.rounds]
+
+
+def split_csv(shards: Sequence[Shard]) -> str:
+    """A split, a use of a row in each line: device, place in its shard, row."""
+    return _table(
+        {"device": rank, "place": place, "row": row}
+        for rank, shard in enumerate(shards)
+        for place, row in enumerate(shard)
+    )
+
+
+def split_json(split: str, rows: int, shards: Sequence[Shard]) -> str:
+    """A split: its name, the number of rows, each device's, and those used wrongly."""
+    return json.dumps(
+        {
+            "split": split,
+            "rows": rows,
+            "devices": len(shards),
+            "shards": [list(shard) for shard in shards],
+            "repeated": repeated(shards),
+            "missing": missing(shards, rows),
+        }
+    )
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:

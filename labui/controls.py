@@ -11,6 +11,9 @@ import streamlit as st
 
 from labcore.config import Choice, Config, Number, Rule, format_value, parse_fields, ruled_fields
 
+MOST_SIDE_BY_SIDE = 7
+"""Options that are shown all at once; of more, the one that is chosen."""
+
 
 def field_widget(
     config: type[Config], name: str, key: str, value: Any, *, disabled: bool = False
@@ -48,6 +51,13 @@ def field_help(each: Field[Any], rule: Rule) -> str:
 
 
 def _choice(label: str, rule: Choice, value: str, common: dict[str, Any]) -> str:
+    if len(rule.options) > MOST_SIDE_BY_SIDE:
+        names = list(rule.options)
+        return str(
+            st.selectbox(
+                label, names, names.index(value), format_func=rule.options.__getitem__, **common
+            )
+        )
     chosen = st.segmented_control(
         label,
         list(rule.options),

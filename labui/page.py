@@ -41,6 +41,27 @@ LABS = (
         "Train LeNet or a residual network on 1 to 16 devices, and see what every replica does, "
         "where the time goes, and that k devices take the step that one would.",
     ),
+    Page(
+        "pages/training_step.py",
+        "Training step",
+        ":material/footprint:",
+        "Take one step of LeNet on 1 to 16 replicas, move by move, with its numbers and its code, "
+        "and find out which of six classic mistakes is being made.",
+    ),
+    Page(
+        "pages/split_a_batch.py",
+        "Split a batch",
+        ":material/call_split:",
+        "Watch the rows of a minibatch move to up to 16 devices, and what the ways of adding up "
+        "their gradients make of them, the right one and the usual wrong ones.",
+    ),
+    Page(
+        "pages/allreduce.py",
+        "Allreduce",
+        ":material/sync_alt:",
+        "Step through seven ways to sum vectors over up to 64 ranks, message by message, compare "
+        "what they cost, and run one on real processes.",
+    ),
 )
 
 SIDEBAR_WIDTH = 220
@@ -82,7 +103,7 @@ def page(title: str) -> None:
 
 def plain(text: str) -> str:
     """Text that may come from a link or a form, for where Streamlit reads Markdown."""
-    return re.sub(r"([^\w\s])", r"\\\1", text)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
 def chart_colors() -> list[str]:
@@ -90,3 +111,8 @@ def chart_colors() -> list[str]:
     theme = st.context.theme.type or "light"
     colors: list[str] = st.get_option(f"theme.{theme}.chartCategoricalColors")
     return colors
+
+
+def ink() -> str:
+    """The colour of text on the ground that the browser shows, for words in charts."""
+    return "white" if st.context.theme.type == "dark" else "black"

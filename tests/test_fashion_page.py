@@ -88,21 +88,13 @@ def opened(page=PAGE, **query):
 
 
 @pytest.fixture
-def visit():
-    """Opens a page of the lab in a session of its own; no job outlives the test."""
-    visits = []
+def visit(visit):
+    """Opens this page, or another one."""
 
-    def open_page(*page, **query):
-        visits.append(opened(*page, **query))
-        return visits[-1]
+    def open_page(page=PAGE, **query):
+        return visit(page, **query)
 
-    yield open_page
-    names = ("job:classify", "job:race")
-    jobs = [app.session_state[n] for app in visits for n in names if n in app.session_state]
-    for job in jobs:
-        job.stop()
-    assert all(job.wait(20) for job in jobs)
-    assert pool().owners() == set()
+    return open_page
 
 
 def finished(app):

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from labcore import regression
 from labcore.config import format_fields, ruled_fields
@@ -34,27 +33,6 @@ every_page = pytest.mark.parametrize("script", PAGES)
 FAST = {"engine": ["from scratch"], "pace": ["max"]}
 LONG = {**FAST, "racer": ["sgd"], "epochs": ["10000"], "pace": ["500"]}
 """A race that no test waits for."""
-
-
-@pytest.fixture
-def visit():
-    """Opens a page of the lab in a session of its own; no job outlives the test."""
-    visits = []
-
-    def open_page(page=OPTIMIZERS_PAGE, **query):
-        app = AppTest.from_file(str(ROOT / HOME), default_timeout=30)
-        app.query_params = query
-        if page != HOME:
-            app.switch_page(page)
-        visits.append(app)
-        return app.run()
-
-    yield open_page
-    jobs = [app.session_state["job:race"] for app in visits if "job:race" in app.session_state]
-    for job in jobs:
-        job.stop()
-    assert all(job.wait(10) for job in jobs)
-    assert pool().owners() == set()
 
 
 @pytest.fixture
