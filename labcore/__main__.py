@@ -2,6 +2,8 @@
 
     python -m labcore regression --batch-size 10 --engine "from scratch" adam --lr 0.01
     python -m labcore classify --replicas 2 --batch-size 256 --lr 0.2 --epochs 10
+    python -m labcore sweep --optimizers adam sgd --chart sweep.svg
+    python -m labcore fair-race --seeds 10
     python -m labcore optimizers
     python -m labcore data --download
 
@@ -20,7 +22,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, cast
 
@@ -31,14 +34,19 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from labcore import flags, report
 from labcore.classification import ClassificationConfig, train_classifier
 from labcore.config import ConfigError, refusal
-from labcore.datasets import fashion_mnist
+from labcore.datasets import fashion_mnist, own
 from labcore.datasets.download import download
 from labcore.datasets.errors import DataError
+from labcore.datasets.table import Table
 from labcore.events import Diverged
 from labcore.facts import facts
+from labcore.fair_race import FairRaceConfig, FairRaceHistory, fair_race
 from labcore.flags import WRONG_SETTING
+from labcore.links import parse_racer
 from labcore.optimizers import OPTIMIZERS
+from labcore.race import Racer
 from labcore.regression import RegressionConfig, train_regression
+from labcore.sweep import SweepConfig, SweepHistory, sweep
 
 FINISHED, DIVERGED, DATA_ERROR, CLOSED_PIPE = 0, 3, 4, 141
 DESCRIPTION = f"""The optimiser lab without a browser. Each command explains itself with --help.
@@ -146,7 +154,128 @@ class Data:
         return FINISHED
 
 
-Command = Regression | Classify | Optimizers | Data
+ChartFile = Annotated[str, tyro.conf.arg(metavar="FILE")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[,SETTING=VALUE…]")]
+Values = Annotated[tuple[float, ...], tyro.conf.arg(metavar="NUMBER")]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Train at many learning rates at once, and say what final loss each reached.
+
+    As JSON lines: the config, every run's end, and the best rate of each optimiser. Exit status 3
+    if every run diverged.
+    """
+
+    run: SweepConfig
+    """What is trained, and at which learning rates."""
+    optimizers: Names = ()
+    """Which, for example: adam momentum,momentum=0.95. If left out, the five of the notes."""
+    values: Values = ()
+    """Of the second setting of a grid; if left out, usual ones."""
+    csv: ChartFile = ""
+    """Train on this CSV file instead of the airfoil data."""
+    label: str = ""
+    """The column of that file to predict; if left out, its last one."""
+    chart: ChartFile = ""
+    """Also draw a chart: a file name that ends in .svg, .png or .html."""
+    json: bool = False
+    """Write JSON lines on a terminal, too."""
+
+    def __call__(self) -> int:
+        """Run to the end; returns the exit status."""
+        racers = _racers(self.optimizers) or self.run.racers
+        config = replace(self.run, values=self.values, racers=racers)
+        _check_chart(self.chart, config)
+        data = _own_data(self.csv, self.label)
+        history = SweepHistory(config, data)
+        torch.set_num_threads(1)
+        with closing(sweep(config, data)) as events:
+            (report.show_sweep if _for_people(self) else report.write_sweep)(events, history)
+        _save_chart(self.chart, history)
+        return DIVERGED if history.problem else FINISHED
+
+
+@dataclass(frozen=True)
+class FairRace:
+    """Find each optimiser's best learning rate under one budget, then race with these.
+
+    As JSON lines: the config with the budget, every run that was tried, the rates chosen, and the
+    race: median and range of the loss over seeds. Exit status 3 if no optimiser found a rate.
+    """
+
+    run: FairRaceConfig
+    """What is trained, and what each optimiser may try."""
+    optimizers: Names = ()
+    """Which, for example: adam momentum,momentum=0.95. If left out, the five of the notes."""
+    csv: ChartFile = ""
+    """Train on this CSV file instead of the airfoil data."""
+    label: str = ""
+    """The column of that file to predict; if left out, its last one."""
+    chart: ChartFile = ""
+    """Also draw the race: a file name that ends in .svg, .png or .html."""
+    json: bool = False
+    """Write JSON lines on a terminal, too."""
+
+    def __call__(self) -> int:
+        """Run to the end; returns the exit status."""
+        config = replace(self.run, racers=_racers(self.optimizers) or self.run.racers)
+        _check_chart(self.chart, config)
+        data = _own_data(self.csv, self.label)
+        history = FairRaceHistory(config, data)
+        torch.set_num_threads(1)
+        with closing(fair_race(config, data)) as events:
+            (report.show_fair_race if _for_people(self) else report.write_fair_race)(
+                events, history
+            )
+        _save_chart(self.chart, history)
+        return FINISHED if history.latest else DIVERGED
+
+
+def _check_chart(file: str, config: SweepConfig | FairRaceConfig) -> None:
+    """Refuse a chart that cannot be drawn or saved, before the run; nothing without a file."""
+    if not file:
+        return
+    # What draws takes a second to load, and most commands draw nothing.
+    from labcore import pictures, sweep_charts
+
+    pictures.check_chart_file(file)
+    if isinstance(config, SweepConfig):
+        sweep_charts.check_drawable(config)
+
+
+def _save_chart(file: str, history: SweepHistory | FairRaceHistory) -> None:
+    """Draw into the file; nothing without one."""
+    if not file:
+        return
+    from labcore import pictures, sweep_charts
+
+    if isinstance(history, SweepHistory):
+        pictures.save(file, *sweep_charts.drawn(history))
+    else:
+        pictures.save(file, *sweep_charts.drawn_race(history))
+
+
+def _racers(texts: Sequence[str]) -> tuple[Racer, ...]:
+    """Optimisers as links write them."""
+    return tuple(parse_racer(text) for text in texts)
+
+
+def _own_data(file: str, label: str) -> Table | None:
+    """The table in a CSV file, None without a file."""
+    if not file:
+        if label:
+            raise refusal("label", label, "left out without --csv", "--csv FILE")
+        return None
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise DataError(f"The file {file} cannot be read ({error.strerror}).") from error
+    sheet = own.read_csv(content, Path(file).name)
+    return sheet.table(label or sheet.names[-1])
+
+
+Command = Regression | Classify | Sweep | FairRace | Optimizers | Data
 
 
 def _for_people(command: Command) -> bool:
@@ -234,6 +363,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 COMMANDS: dict[str, type[Command]] = {
     "regression": Regression,
     "classify": Classify,
+    "sweep": Sweep,
+    "fair-race": FairRace,
     "optimizers": Optimizers,
     "data": Data,
 }

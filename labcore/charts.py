@@ -13,10 +13,8 @@ from typing import Any
 import altair as alt
 
 from labcore.config import Config, choice
-from labcore.datasets import airfoil
 from labcore.events import Diverged, LossRecorded
 from labcore.race import Lane, RaceConfig, RaceHistory
-from labcore.regression import floor
 from labcore.reported import AIRFOIL_LOSS_AXIS
 
 PALETTE = (
@@ -93,14 +91,15 @@ def loss_axes(history: RaceHistory, view: LossView) -> Axes:
     A diverged run has no say in them, nor has what a run does above its start.
     """
     points = [point for lane in history.lanes.values() for point in lane.points]
-    return Axes(_x_domain(history.config, view, points), *_y_axis(history, view))
+    return Axes(_x_domain(history, view, points), *_y_axis(history, view))
 
 
-def _x_domain(config: RaceConfig, view: LossView, points: Sequence[LossRecorded]) -> Domain:
+def _x_domain(history: RaceHistory, view: LossView, points: Sequence[LossRecorded]) -> Domain:
+    config = history.config
     if view.x == "epochs":
         return 0.0, float(config.epochs)
     if view.x == "steps":
-        return 0.0, float(config.epochs * math.ceil(airfoil.ROWS / config.batch_size))
+        return 0.0, float(config.epochs * math.ceil(history.rows / config.batch_size))
     return 0.0, _round_up(max((point.seconds for point in points), default=0.0))
 
 
@@ -111,7 +110,7 @@ def _round_up(value: float) -> float:
 
 
 def _y_axis(history: RaceHistory, view: LossView) -> tuple[Domain, bool, str]:
-    exact = floor(history.config)
+    exact = history.floor
     lanes = [lane for lane in history.lanes.values() if not isinstance(lane.outcome, Diverged)]
     losses = [point.loss for lane in lanes for point in lane.points]
     if view.y == "notes":
@@ -139,7 +138,7 @@ def loss_columns(history: RaceHistory, view: LossView, axes: Axes) -> Columns:
     says so, or the "floor" that none can pass. `y` is the plotted value, `label_y` where the label
     has room.
     """
-    exact = floor(history.config)
+    exact = history.floor
     below = exact if view.y == "gap" and exact is not None else 0.0
     lanes = [(lane, lane.latest) for lane in history.lanes.values() if lane.latest is not None]
     parts = [_curve(lane, list(lane.points), below, view, axes) for lane, _ in lanes]

@@ -43,6 +43,44 @@ class LossRecorded:
     loss: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightsRecorded:
+    """Where the run is among all weights; follows the `LossRecorded` of the same step, on request.
+
+    Attributes:
+        step: updates done so far.
+        loss: half the mean squared error there over all rows.
+        weights: flat, float32 (P,), of a linear model the bias last.
+    """
+
+    step: int
+    loss: float
+    weights: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightsUpdated:
+    """What an optimiser did in one step, on request; all tensors are flat, float32 (P,).
+
+    Attributes:
+        step: updates of the run, this one included.
+        count: those since the optimiser's state was zeros, t in its formula.
+        before: the weights that it was given.
+        gradient: of the objective over the minibatch.
+        state_before: one tensor per state variable.
+        state: the same after the step.
+        after: the new weights.
+    """
+
+    step: int
+    count: int
+    before: Tensor
+    gradient: Tensor
+    state_before: tuple[Tensor, ...]
+    state: tuple[Tensor, ...]
+    after: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class StepTaken:
     """One minibatch is done and the parameters are updated.
@@ -106,7 +144,9 @@ class Finished:
     evaluation_seconds: float
 
 
-RegressionEvent = Started | LossRecorded | StepTaken | Diverged | Finished
+RegressionEvent = (
+    Started | LossRecorded | WeightsRecorded | WeightsUpdated | StepTaken | Diverged | Finished
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +160,94 @@ class RacerEvent:
 
     racer: str
     event: RegressionEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How a run ended that took all its steps: at this loss, half the mean squared error."""
+
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class DivergedAt:
+    """How a run ended whose loss stopped being finite: at this step."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellMeasured:
+    """One run of a sweep has ended.
+
+    Attributes:
+        racer: the racer whose optimiser it had.
+        lr: its learning rate.
+        value: its batch size or momentum, where the sweep is a grid, else None.
+        seed: its seed.
+        outcome: how it ended.
+    """
+
+    racer: str
+    lr: float
+    value: float | None
+    seed: int
+    outcome: Reached | DivergedAt
+
+
+@dataclass(frozen=True, slots=True)
+class SweepAdvanced:
+    """Some steps of many runs are done at once: a place to pause.
+
+    Attributes:
+        done: steps so far.
+        steps: in all.
+    """
+
+    done: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateChosen:
+    """The best of the learning rates that were tried for a racer.
+
+    Attributes:
+        racer: the racer.
+        lr: the rate with the smallest mean final loss, of those at which no seed diverged; None if
+            there is none.
+        loss: that mean, half the mean squared error; None without a rate.
+        at_edge: whether it is the lowest or highest of the rates, so that a better one may lie
+            outside.
+    """
+
+    racer: str
+    lr: float | None
+    loss: float | None
+    at_edge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BandRecorded:
+    """The losses of a racer's runs from all seeds after `step` updates, half mean squared errors.
+
+    Attributes:
+        racer: the racer.
+        step: updates done so far.
+        epochs: the true fraction of epochs done.
+        low: the smallest loss.
+        loss: the median.
+        high: the largest.
+        diverged: how many seeds are left out because they have diverged.
+    """
+
+    racer: str
+    step: int
+    epochs: float
+    low: float
+    loss: float
+    high: float
+    diverged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,4 +391,6 @@ ClassificationEvent = (
     | Diverged
     | ClassifierTrained
 )
-Event = RegressionEvent | RacerEvent | ClassificationEvent
+SweepEvent = CellMeasured | SweepAdvanced
+FairRaceEvent = SweepEvent | RateChosen | BandRecorded
+Event = RegressionEvent | RacerEvent | FairRaceEvent | ClassificationEvent

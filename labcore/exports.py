@@ -1,7 +1,7 @@
 """What a run can be taken home as: its points as CSV, everything about it as JSON.
 
-Both take the history of a race or of a classification, finished or not. Numbers are written so
-that they read back as the same numbers.
+Both take the history of whatever the lab runs, finished or not. Numbers are written so that they
+read back as the same numbers.
 """
 
 import csv
@@ -16,18 +16,25 @@ from typing import Any
 import torch
 
 from labcore.classification_history import ClassificationHistory
-from labcore.events import Event, MinibatchTrained
+from labcore.datasets import airfoil
+from labcore.datasets.table import Table
+from labcore.events import CellMeasured, Event, MinibatchTrained
 from labcore.facts import event_facts, facts
+from labcore.fair_race import FairRaceHistory
 from labcore.race import RaceHistory
 from labcore.schedules import Phase, Round, Schedule
 from labcore.splitting import Shard, missing, repeated
+from labcore.sweep import SweepHistory
 
-History = RaceHistory | ClassificationHistory
+Tuned = SweepHistory | FairRaceHistory
+History = RaceHistory | ClassificationHistory | Tuned
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
-def points_csv(history: History) -> str:
+def points_csv(history: RaceHistory | ClassificationHistory | FairRaceHistory) -> str:
     """The points kept of a run, one a row: of a race its losses, of a classification its steps.
+
+    A fair race has the smallest, the middle and the largest loss over its seeds.
 
     A classification has columns of its own for each phase and for each replica, numbered by rank.
     An empty cell is a value that does not exist, as the loss of an empty shard, or is not finite.
@@ -38,7 +45,29 @@ def points_csv(history: History) -> str:
             for name, lane in history.lanes.items()
             for point in lane.points
         )
+    if isinstance(history, FairRaceHistory):
+        return _table(facts(point) for band in history.bands.values() for point in band)
     return _table(map(_minibatch_row, history.minibatches))
+
+
+def cells_csv(history: Tuned) -> str:
+    """The runs of a sweep, or those that chose the rates of a fair race, one a row.
+
+    `value` is that of a grid's second setting. A run has a loss, or the step at which it diverged.
+    """
+    return _table(map(_cell_row, _cells(history)))
+
+
+def _cells(history: Tuned) -> list[CellMeasured]:
+    if isinstance(history, SweepHistory):
+        return list(history.cells.values())
+    return [cell for rates in history.tried.values() for cells in rates.values() for cell in cells]
+
+
+def _cell_row(cell: CellMeasured) -> dict[str, Any]:
+    row: dict[str, Any] = facts(cell)
+    end: dict[str, Any] = row.pop("outcome")
+    return row | {"loss": None, "step": None} | end
 
 
 def _minibatch_row(point: MinibatchTrained) -> dict[str, Any]:
@@ -110,7 +139,7 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         if writer is None:
             writer = csv.DictWriter(text, row, lineterminator="\n")
-            writer.writeheader()
+            writer.writerow({name: _defused(name) for name in row})
         writer.writerow({name: _defused(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -128,9 +157,36 @@ def run_json(history: History) -> str:
 
     Strict JSON: a number that is not finite is null.
     """
-    course = _race(history) if isinstance(history, RaceHistory) else _classification(history)
     about = {"config": facts(history.config), "versions": _versions()}
-    return json.dumps(about | course, allow_nan=False)
+    return json.dumps(about | _course(history), allow_nan=False)
+
+
+def _course(history: History) -> dict[str, Any]:
+    match history:
+        case RaceHistory():
+            return _race(history)
+        case SweepHistory():
+            return {"data": _data(history.data), "cells": facts(_cells(history))}
+        case FairRaceHistory():
+            return {
+                "data": _data(history.data),
+                "budget": history.budget,
+                "cells": facts(_cells(history)),
+                "chosen": facts(history.chosen),
+                "bands": {name: facts(list(band)) for name, band in history.bands.items()},
+            }
+    return _classification(history)
+
+
+def _data(data: Table | None) -> dict[str, Any]:
+    """On what a regression ran; the rows themselves are not in an export."""
+    table = airfoil.load() if data is None else data
+    return {
+        "title": table.title,
+        "rows": len(table.labels),
+        "features": list(table.feature_names),
+        "label": table.label_name,
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -145,6 +201,7 @@ def _versions() -> dict[str, str]:
 
 def _race(history: RaceHistory) -> dict[str, Any]:
     return {
+        "data": _data(history.data),
         "steps": history.steps,
         "taken": facts(history.taken),
         "racers": [

@@ -98,9 +98,11 @@ def flag_name(name: str) -> str:
 
 def names(settings: Any) -> Iterator[str]:
     """The flags of a dataclass and of those within it."""
+    kind = type(settings)
+    ruled = [each.name for each, _ in ruled_fields(kind)] if issubclass(kind, Config) else None
     for each in fields(settings):
         value = getattr(settings, each.name)
         if is_dataclass(value):
             yield from names(value)
-        else:
+        elif ruled is None or each.name in ruled:
             yield flag_name(each.name)

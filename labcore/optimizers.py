@@ -5,7 +5,8 @@ URLs, the command line, the documentation table and the tests all read that regi
 
 A rule takes parameter, gradient and state and returns new ones; tensors may have any one shape, and
 any floating dtype. `step` counts from 1. A state has one tensor per name in `state_names`, zeros at
-the start. `twin` builds the optimiser of `torch.optim` that computes the same.
+the start. `twin` builds the optimiser of `torch.optim` that computes the same. `explain` says
+in words what a step did to each state variable.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +20,8 @@ from torch import Tensor
 from labcore.config import Config, number
 
 State = tuple[Tensor, ...]
+Numbers = tuple[float, ...]
+"""A state at one weight."""
 
 
 def _lr(default: float) -> float:
@@ -78,6 +81,19 @@ class Optimizer(Config, ABC):
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The optimiser of `torch.optim` that follows the same rule on `parameters`."""
 
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        """What one step did to the state at one weight, a sentence or two per state name.
+
+        Args:
+            gradient: at that weight.
+            before: the state there before the step.
+            after: the state after it.
+            count: of the step, from 1.
+        """
+        return ()
+
     def lr_limit(self, sharpness: float) -> float | None:
         """Learning rate above which full-batch descent on a quadratic diverges; None if unknown.
 
@@ -133,6 +149,11 @@ class Momentum(Optimizer):
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum)
 
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        return (_velocity_words(self.momentum, gradient, before[0], after[0]),)
+
     def lr_limit(self, sharpness: float) -> float:
         """2 (1 + β) / λ, from the characteristic roots of the two-term recursion."""
         return 2 * (1 + self.momentum) / sharpness
@@ -167,6 +188,15 @@ class Nesterov(Optimizer):
             parameters, lr=self.lr, momentum=self.momentum, nesterov=self.momentum > 0
         )
 
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        ahead = gradient + self.momentum * after[0]
+        return (
+            f"{_velocity_words(self.momentum, gradient, before[0], after[0])} The step looks one "
+            f"push ahead: g + {self.momentum:g} v = {ahead:.4g}.",
+        )
+
     def lr_limit(self, sharpness: float) -> float:
         """2 (1 + β) / ((1 + 2β) λ): looking ahead costs some of momentum's stability."""
         return 2 * (1 + self.momentum) / ((1 + 2 * self.momentum) * sharpness)
@@ -194,6 +224,16 @@ class Adagrad(Optimizer):
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(parameters, lr=self.lr, eps=self.eps)
 
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        rate = self.lr / (after[0] ** 0.5 + self.eps)
+        return (
+            f"g² = {gradient**2:.4g} was added to {before[0]:.4g}: now {after[0]:.4g}. This "
+            f"weight's own learning rate is {self.lr:g} / √{after[0]:.4g} = {rate:.4g}; the sum "
+            "only grows, so the rate only falls.",
+        )
+
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
@@ -219,6 +259,15 @@ class RMSprop(Optimizer):
 
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.RMSprop(parameters, lr=self.lr, alpha=self.alpha, eps=self.eps)
+
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        rate = self.lr / (after[0] ** 0.5 + self.eps)
+        return (
+            f"{_average_words('g²', self.alpha, gradient**2, before[0], after[0])} This weight's "
+            f"own learning rate is {self.lr:g} / √{after[0]:.4g} = {rate:.4g}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -249,6 +298,18 @@ class Adadelta(Optimizer):
 
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adadelta(parameters, lr=self.lr, rho=self.rho, eps=self.eps)
+
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        scale = ((before[1] + self.eps) / (after[0] + self.eps)) ** 0.5
+        delta = scale * gradient
+        return (
+            f"{_average_words('g²', self.rho, gradient**2, before[0], after[0])} It divides the "
+            f"step: √({before[1]:.4g} + ε) / √({after[0]:.4g} + ε) = {scale:.4g} per unit of g.",
+            f"{_average_words('d²', self.rho, delta**2, before[1], after[1])} It scales the next "
+            f"step; this one was d = {delta:.4g}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -281,6 +342,18 @@ class Adam(Optimizer):
     def twin(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(
             parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=True
+        )
+
+    def explain(
+        self, gradient: float, before: Numbers, after: Numbers, count: int
+    ) -> tuple[str, ...]:
+        mean, square = after[0] / (1 - self.beta1**count), after[1] / (1 - self.beta2**count)
+        return (
+            f"{_average_words('g', self.beta1, gradient, before[0], after[0])} Without its start "
+            f"at zero, ÷ (1 − {self.beta1:g}^{count}): {mean:.4g}, the step's direction.",
+            f"{_average_words('g²', self.beta2, gradient**2, before[1], after[1])} Without its "
+            f"start at zero, ÷ (1 − {self.beta2:g}^{count}): {square:.4g}; its root "
+            f"{square**0.5:.4g} divides the step.",
         )
 
 
@@ -320,6 +393,24 @@ class AdamW(Adam):
             weight_decay=self.weight_decay,
             fused=True,
         )
+
+
+def _velocity_words(momentum: float, gradient: float, before: float, after: float) -> str:
+    """What a velocity did, and whether it was sped up or braked."""
+    told = f"{momentum:g} of {before:.4g} was kept and g = {gradient:.4g} added: now {after:.4g}."
+    if before * gradient == 0:
+        return told
+    if before * gradient > 0:
+        return f"{told} Both point the same way, so it gathers speed."
+    return f"{told} They point opposite ways, so it brakes."
+
+
+def _average_words(what: str, share: float, new: float, before: float, after: float) -> str:
+    """What a running average did that keeps a share of its past."""
+    return (
+        f"{share:g} of {before:.4g} was kept and {1 - share:.4g} of {what} = {new:.4g} added: now "
+        f"{after:.4g}."
+    )
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

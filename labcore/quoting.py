@@ -1,12 +1,13 @@
 """Cuts definitions out of the lab's own source, with all that they need: for stand-alone scripts.
 
-What is quoted is what runs, so the quotes cannot drift from the lab. Two things are left out, for
-brevity: calls of functions named `_check…`, which only refuse arguments, and all of a docstring but
-its first line.
+What is quoted is what runs, so the quotes cannot drift from the lab. Three things are left out, for
+brevity: calls of functions named `_check…`, which only refuse arguments, all of a docstring but its
+first line, and what only a type checker reads.
 """
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Set
 from functools import cache
@@ -36,6 +37,15 @@ class Quotes:
         self._add(function.__module__, function.__name__)
         return "\n\n\n".join(self._texts[already:])
 
+    def quote_class(self, kind: type, members: Set[str]) -> str:
+        """A class with some of its members and those that they use, after the classes it extends.
+
+        Those have the same members; decorators are left out.
+        """
+        already = len(self._texts)
+        self._add_class(kind, members)
+        return "\n\n\n".join(self._texts[already:])
+
     def quote_as(self, name: str, function: Callable[..., object]) -> str:
         """The same under another name, as for an entry of a registry, which may be a lambda."""
         if isinstance(function, type) or function.__name__ != "<lambda>":
@@ -56,9 +66,33 @@ class Quotes:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self._follow_import(statement, name)
             else:
+                self._seen |= {(module, each) for each in _bound(statement)}
                 text = _quoted(source, statement)
                 self._follow(module, text)
                 self._texts.append(text)
+
+    def _add_class(self, kind: type, members: Set[str]) -> None:
+        module, name = kind.__module__, kind.__name__
+        if name in self._provided or (module, name) in self._seen:
+            return
+        self._seen.add((module, name))
+        bases = [base for base in kind.__bases__ if base is not object]
+        for base in bases:
+            self._add_class(base, members)
+        source, tree = _parsed(module)
+        [found] = [
+            each for each in tree.body if isinstance(each, ast.ClassDef) and name == each.name
+        ]
+        named = ", ".join(base.__name__ for base in bases)
+        text = "\n".join(
+            [
+                f"class {name}({named}):" if bases else f"class {name}:",
+                _quoted(source, found.body[0]),
+                *("\n" + _quoted(source, each) for each in _used(found, members)),
+            ]
+        )
+        self._follow(module, text)
+        self._texts.append(text)
 
     def _follow(self, module: str, text: str) -> None:
         """Add what a text from a module names."""
@@ -94,6 +128,21 @@ def _parsed(module: str) -> tuple[str, ast.Module]:
     return source, ast.parse(source)
 
 
+def _used(found: ast.ClassDef, members: Set[str]) -> list[ast.stmt]:
+    """The members of a class that have one of these names, and those that they reach by `self`.
+
+    Fields are left out: who quotes a class without its decorators sets them in another way.
+    """
+    statements = [each for each in found.body[1:] if not isinstance(each, ast.AnnAssign)]
+    wanted, known = set(members), set[str]()
+    while known != wanted:
+        known = set(wanted)
+        kept = [each for each in statements if known & set(_bound(each))]
+        nodes = [node for each in kept for node in ast.walk(each)]
+        wanted |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return kept
+
+
 def _bound(statement: ast.stmt) -> list[str]:
     """The names that a statement at the top of a module defines."""
     match statement:
@@ -101,6 +150,8 @@ def _bound(statement: ast.stmt) -> list[str]:
             return [name]
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             return [name]
+        case ast.Assign(targets=[ast.Tuple(elts=names)]):
+            return [each.id for each in names if isinstance(each, ast.Name)]
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
             return [each.asname or each.name for each in aliases]
     return []
@@ -127,7 +178,8 @@ def _quoted(source: str, statement: ast.stmt) -> str:
     decorators = getattr(statement, "decorator_list", [])
     start = min(each.lineno for each in [statement, *decorators])
     numbers = range(start, (statement.end_lineno or start) + 1)
-    return "\n".join(lines[number] for number in numbers if number in lines)
+    kept = (lines[number] for number in numbers if number in lines)
+    return "\n".join(re.sub(r"\s+# type: ignore.*", "", line) for line in kept)
 
 
 def _replace(lines: dict[int, str], node: ast.Expr, texts: list[str]) -> None:

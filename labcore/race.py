@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain, count
 
 from labcore.config import ConfigError, refusal
+from labcore.datasets import airfoil
+from labcore.datasets.table import Table
 from labcore.events import (
     Diverged,
     Event,
@@ -13,10 +15,17 @@ from labcore.events import (
     RacerEvent,
     Started,
     StepTaken,
+    WeightsRecorded,
 )
 from labcore.history import Series
 from labcore.optimizers import OPTIMIZERS, Optimizer
-from labcore.regression import RegressionConfig, RegressionSettings, train_regression
+from labcore.regression import (
+    RegressionConfig,
+    RegressionSettings,
+    Stage,
+    floor,
+    train_regression,
+)
 
 MAX_RACERS = 8
 MAX_NAME_LENGTH = 24
@@ -29,10 +38,14 @@ CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Racer:
-    """An optimiser under a name; a race names those who come without one."""
+    """An optimiser under a name; a race names those who come without one.
+
+    A fork has earlier stages, as in `RegressionConfig`.
+    """
 
     optimizer: Optimizer
     name: str = ""
+    before: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, Optimizer):
@@ -65,7 +78,7 @@ class RaceConfig(RegressionSettings):
             raise refusal("race: racers", racers, "a tuple of Racer objects", "(Racer(SGD()),)")
         if not 1 <= len(racers) <= MAX_RACERS:
             raise ConfigError(
-                f"A race must have from 1 to {MAX_RACERS} racers; received {len(racers)}. "
+                f"A {self.name} must have from 1 to {MAX_RACERS} racers; received {len(racers)}. "
                 "Add or remove some."
             )
         names = [racer.name for racer in racers if racer.name]
@@ -80,7 +93,7 @@ class RaceConfig(RegressionSettings):
     def run_of(self, racer: Racer) -> RegressionConfig:
         """The racer's own run, the same as outside the race."""
         shared = {each.name: getattr(self, each.name) for each in fields(RegressionSettings)}
-        return RegressionConfig(optimizer=racer.optimizer, **shared)
+        return RegressionConfig(optimizer=racer.optimizer, before=racer.before, **shared)
 
 
 def _named(racers: Sequence[Racer]) -> tuple[Racer, ...]:
@@ -101,13 +114,28 @@ def _free_name(wanted: str, taken: Set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def race(config: RaceConfig) -> Generator[RacerEvent | StepTaken, None, None]:
+def race(
+    config: RaceConfig,
+    data: Table | None = None,
+    *,
+    weights: bool = False,
+    racers: Sequence[Racer] | None = None,
+) -> Generator[RacerEvent | StepTaken, None, None]:
     """Advance every racer's run by one minibatch in turn, until the last one has ended.
+
+    Args:
+        config: the race.
+        data: what to train on; the airfoil data if left out.
+        weights: whether to report the weights, too, after every recorded loss.
+        racers: who runs, of those in `config`; all if left out.
 
     Yields:
         Per round: what the racers report, each as a `RacerEvent`, then one `StepTaken`.
     """
-    runs = {racer.name: train_regression(config.run_of(racer)) for racer in config.racers}
+    runs = {
+        racer.name: train_regression(config.run_of(racer), data, weights=weights)
+        for racer in (config.racers if racers is None else racers)
+    }
     while runs:
         taken = None
         for name, run in list(runs.items()):
@@ -131,6 +159,7 @@ class Lane:
     Attributes:
         started: its run's size, floor and limit; None before its first turn.
         points: recorded losses, down-sampled.
+        path: recorded weights, down-sampled, where they are reported.
         latest: the last recorded loss.
         arrived: step since which every recorded loss was within `CLOSE` of the floor, or None.
         outcome: how it ended, None while it races.
@@ -139,6 +168,7 @@ class Lane:
     racer: Racer
     started: Started | None = None
     points: Series[LossRecorded] = field(default_factory=lambda: Series(POINTS))
+    path: Series[WeightsRecorded] = field(default_factory=lambda: Series(POINTS))
     latest: LossRecorded | None = None
     arrived: int | None = None
     outcome: Finished | Diverged | None = None
@@ -164,12 +194,28 @@ class Lane:
 
 
 class RaceHistory:
-    """What a race has reported so far, per racer: `add` takes its events one by one."""
+    """What a race has reported so far, per racer: `add` takes its events one by one.
 
-    def __init__(self, config: RaceConfig) -> None:
+    Args:
+        config: the race.
+        data: on which it is run; the airfoil data if left out.
+    """
+
+    def __init__(self, config: RaceConfig, data: Table | None = None) -> None:
         self.config = config
+        self.data = data
         self.lanes = {racer.name: Lane(racer) for racer in config.racers}
         self.taken: StepTaken | None = None
+
+    @property
+    def floor(self) -> float | None:
+        """The smallest loss that the model can reach on the data, None if unknown."""
+        return floor(self.config, self.data)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the data have."""
+        return airfoil.ROWS if self.data is None else len(self.data.labels)
 
     @property
     def steps(self) -> int:
@@ -185,5 +231,7 @@ class RaceHistory:
                 self.lanes[name].started = started
             case RacerEvent(name, LossRecorded() as point):
                 self.lanes[name].record(point)
+            case RacerEvent(name, WeightsRecorded() as place):
+                self.lanes[name].path.add(place)
             case RacerEvent(name, (Finished() | Diverged()) as outcome):
                 self.lanes[name].outcome = outcome

@@ -95,6 +95,30 @@ class HiddenLayer:
         gradient = torch.cat([inner_gradient.flatten(), outer_gradient, residual.sum().view(1)])
         return residual @ residual, gradient
 
+    def gradients(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """`gradient` of many runs at once.
+
+        Args:
+            weights: (S, R, P), of R runs on each of S minibatches.
+            inputs: (S, rows, features + 1).
+            labels: (S, rows).
+
+        Returns:
+            Sums of squared residuals, (S, R), and the gradients of half of them, (S, R, P).
+        """
+        size = (self.features + 1) * self.units
+        shape = *weights.shape[:2], self.features + 1, self.units
+        inner, outer = weights[..., :size].view(shape), weights[..., size:]
+        inputs, labels = inputs.unsqueeze(1), labels.unsqueeze(1)
+        hidden = (inputs @ inner).relu()
+        residual = (hidden @ outer[..., :-1, None]).squeeze(-1) + outer[..., -1:] - labels
+        hidden_gradient = residual[..., None] * outer[..., None, :-1] * (hidden > 0)
+        inner_gradient = (inputs.mT @ hidden_gradient).flatten(2)
+        outer_gradient = (residual[..., None, :] @ hidden).squeeze(-2)
+        bias_gradient = residual.sum(-1, keepdim=True)
+        gradient = torch.cat([inner_gradient, outer_gradient, bias_gradient], dim=-1)
+        return residual.square().sum(-1), gradient
+
     def module(self, weights: Tensor) -> nn.Module:
         inner, outer = self._split(weights)
         first = _layer(inner[:-1].T, inner[-1])

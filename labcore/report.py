@@ -14,24 +14,33 @@ from labcore.config import Choice, ruled_fields
 from labcore.datasets.errors import DataError
 from labcore.datasets.fashion_mnist import Place, load_from
 from labcore.events import (
+    CellMeasured,
     ClassificationEvent,
     ClassifierTrained,
     Diverged,
+    DivergedAt,
     EpochEvaluated,
     Event,
+    FairRaceEvent,
     Finished,
     ImagesTested,
     Learnt,
     LossRecorded,
     MinibatchTrained,
+    Reached,
     RegressionEvent,
     ShardDone,
     Started,
     StepTaken,
+    SweepAdvanced,
+    SweepEvent,
 )
 from labcore.facts import event_facts, facts
+from labcore.fair_race import FairRaceHistory
 from labcore.flags import flag_name
 from labcore.optimizers import Optimizer
+from labcore.race import MAX_NAME_LENGTH
+from labcore.sweep import SweepHistory
 
 Outcome = Finished | ClassifierTrained | Diverged | None
 
@@ -178,3 +187,75 @@ def _place_facts(place: Place, used: bool) -> dict[str, Any]:
         return {"state": "unusable", **found, "problem": str(error)}
     found |= {"train": len(data.train_images), "test": len(data.test_images)}
     return {"state": "used" if used else "found", **found}
+
+
+def write_sweep(events: Iterable[SweepEvent], history: SweepHistory) -> None:
+    """The config, every run's end and the best of each racer as JSON lines."""
+    write({"event": "config", **facts(history.config), "floor": history.floor})
+    for event in events:
+        history.add(event)
+        if isinstance(event, CellMeasured):
+            write(event_facts(event))
+    for racer in history.config.racers:
+        best = history.best(racer.name)
+        write({"event": "best", "racer": racer.name, "cell": facts(best)})
+    if history.problem:
+        write({"event": "problem", "problem": history.problem})
+
+
+def show_sweep(events: Iterable[SweepEvent], history: SweepHistory) -> None:
+    """A progress bar, then the best of each racer."""
+    _follow(events, history)
+    for racer in history.config.racers:
+        best = history.best(racer.name)
+        if best is None or not isinstance(best.outcome, Reached):
+            print(f"{racer.name:{MAX_NAME_LENGTH}} diverged at every rate")
+            continue
+        value = "" if best.value is None else f", {history.config.against} {best.value:g}"
+        loss = _loss(best.outcome.loss, history.floor)
+        print(f"{racer.name:{MAX_NAME_LENGTH}} best at lr {best.lr:g}{value}: {loss}")
+    diverged = sum(isinstance(cell.outcome, DivergedAt) for cell in history.cells.values())
+    print(f"{len(history.cells)} runs, {diverged} of them diverged")
+    if history.problem:
+        print(history.problem)
+
+
+def write_fair_race(events: Iterable[FairRaceEvent], history: FairRaceHistory) -> None:
+    """The config with its budget, every run tried, the rates chosen and the race as JSON lines."""
+    write({"event": "config", **facts(history.config), "budget": history.budget})
+    for event in events:
+        history.add(event)
+        if not isinstance(event, SweepAdvanced):
+            write(event_facts(event))
+    for note in history.notes:
+        write({"event": "note", "note": note})
+
+
+def show_fair_race(events: Iterable[FairRaceEvent], history: FairRaceHistory) -> None:
+    """A progress bar, then the budget, and how each racer ended."""
+    _follow(events, history)
+    print(history.budget)
+    for name, choice in history.chosen.items():
+        last = history.latest.get(name)
+        if choice.lr is not None and last is not None:
+            ends = f"{last.low:.6g} to {last.high:.6g}"
+            out = f", {last.diverged} diverged" if last.diverged else ""
+            loss = _loss(last.loss, history.floor)
+            print(f"{name:{MAX_NAME_LENGTH}} lr {choice.lr:<10g} median {loss}; {ends}{out}")
+    for note in history.notes:
+        print(note)
+
+
+def _follow(events: Iterable[FairRaceEvent], history: SweepHistory | FairRaceHistory) -> None:
+    """Take all events, with a progress bar."""
+    with _bar(unit=" steps") as bar:
+        for event in events:
+            history.add(event)
+            if isinstance(event, SweepAdvanced):
+                bar.total = event.steps
+                bar.update(event.done - bar.n)
+
+
+def _loss(loss: float, floor: float | None) -> str:
+    above = "" if floor is None else f" ({loss - floor:.3g} above the minimum)"
+    return f"½ MSE {loss:.6g}{above}"

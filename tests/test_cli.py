@@ -144,6 +144,7 @@ def test_the_first_line_is_the_config(piped: subprocess.CompletedProcess[str]) -
         "name": "regression",
         **settings,
         "optimizer": optimizer,
+        "before": [],
     }
 
 
@@ -496,7 +497,7 @@ def test_a_bad_value_gets_one_line_with_field_value_and_rule(
     [
         (
             ["nonsense"],
-            "command must .*regression, classify, optimizers, data; received 'nonsense'",
+            "command must .*regression, classify, sweep, .*, data; received 'nonsense'",
         ),
         (["regression", "adamm"], "optimizer must .*adam, adamw; received 'adamm'"),
         (["regression", "adam", "sgd"], "optimizer must be at most one .*received 'sgd'"),
@@ -514,7 +515,7 @@ def test_a_bad_value_gets_one_line_with_field_value_and_rule(
         (["data", "--lr", "1"], "flag must .*--download, --data-dir, --json; received '--lr'"),
         (["optimizers", "adam"], "argument must be left out; received 'adam'"),
         (["regression", "--lr"], "Missing value for argument '--lr'"),
-        ([], "Expected one of {regression, classify, optimizers, data}"),
+        ([], "Expected one of {regression, classify, sweep, fair-race, optimizers, data}"),
     ],
 )
 def test_wrong_arguments_are_explained_on_stderr(
@@ -791,3 +792,113 @@ def test_a_slow_evaluation_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     report.show_classification(slow(), 1)
     assert "testing 250/1,000" in terminal.getvalue()
+
+
+# --- sweeps and fair races ------------------------------------------------------------------
+
+FEW = ["--rates", "4", "--epochs", "1", "--batch-size", "50"]
+
+
+def test_sweep_writes_the_config_every_cell_and_the_best(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(["sweep", *FEW, "--optimizers", "adam", "sgd"]) == 0
+    config, *cells, first, second = lines(capsys.readouterr().out)
+    assert (config["event"], config["rates"], config["epochs"]) == ("config", 4, 1)
+    assert [cell["event"] for cell in cells] == ["cell_measured"] * 8
+    for best, racer in ((first, "Adam"), (second, "SGD")):
+        losses = [cell["outcome"]["loss"] for cell in cells if cell["racer"] == racer]
+        assert best["cell"]["outcome"]["loss"] == min(losses)
+
+
+def test_hyperparameters_follow_an_optimiser_after_commas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(["sweep", *FEW, "--optimizers", "momentum,momentum=0.5"]) == 0
+    [config, *_] = lines(capsys.readouterr().out)
+    assert config["racers"][0]["optimizer"]["momentum"] == 0.5
+
+
+def test_grid_takes_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--against", "batch_size", "--values", "30", "300", "--optimizers", "sgd"]
+    assert status_of(["sweep", *FEW, *arguments]) == 0
+    cells = [line for line in lines(capsys.readouterr().out) if line["event"] == "cell_measured"]
+    assert [cell["value"] for cell in cells] == [30] * 4 + [300] * 4
+
+
+def test_sweep_in_which_all_diverged_has_its_status_and_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--lowest", "3", "--highest", "9", "--batch-size", "5", "--optimizers", "sgd"]
+    assert status_of(["sweep", *arguments]) == 3
+    *_, problem = lines(capsys.readouterr().out)
+    assert problem["problem"].startswith("Every run diverged")
+
+
+def test_fair_race_writes_budget_rates_and_bands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["fair-race", *FEW, "--seeds", "2", "--optimizers", "sgd"]) == 0
+    config, *events = lines(capsys.readouterr().out)
+    assert "Each optimiser tries 4 learning rates" in config["budget"]
+    kinds = [event["event"] for event in events]
+    assert kinds[:9] == ["cell_measured"] * 8 + ["rate_chosen"]
+    assert set(kinds[9:]) <= {"band_recorded", "note"}
+
+
+@pytest.mark.parametrize("command", ["sweep", "fair-race"])
+@pytest.mark.parametrize("ending", ["svg", "png", "html"])
+def test_chart_goes_to_a_file(command: str, ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"chart.{ending}"
+    assert status_of([command, *FEW, "--optimizers", "sgd", "--chart", str(file)]) == 0
+    assert file.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("command", ["sweep", "fair-race"])
+def test_own_csv_is_trained_on(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("a;b\n" + "".join(f"{n},5;{n * n % 7}\n" for n in range(30)))
+    assert status_of([command, *FEW, "--csv", str(file), "--optimizers", "sgd"]) == 0
+    # The first column in place of the last: another problem, with another end.
+    ends = [lines(capsys.readouterr().out)[-1]]
+    assert status_of([command, *FEW, "--csv", str(file), "--label", "a"]) == 0
+    ends.append(lines(capsys.readouterr().out)[-1])
+    assert ends[0] != ends[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["sweep", "--chart", "chart.pdf"], 2, "chart must be"),
+        (["sweep", "--optimizers", "foo"], 2, "one of sgd"),
+        (["sweep", "--optimizers", "adam", "--against", "momentum"], 2, "received 'adam'"),
+        (["sweep", "--against", "batch_size", "--chart", "c.svg"], 2, "grid of one optimiser"),
+        (["sweep", "--label", "a"], 2, "left out without --csv"),
+        (["sweep", "--racers", "a"], 2, "flag must be one of --engine"),
+        (["fair-race", "--csv", "nowhere.csv"], 4, "cannot be read"),
+        (["fair-race", "--lowest", "2", "--highest", "1"], 2, "fair race: highest must be"),
+    ],
+    ids=str,
+)
+def test_wrong_sweep_ends_with_one_sentence(
+    arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == status
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", *FEW, "--optimizers", "sgd"], ["best at lr", "4 runs, 0 of them diverged"]),
+        (["fair-race", *FEW, "--seeds", "2"], ["Each optimiser tries 4", "median ½ MSE"]),
+    ],
+    ids=["sweep", "fair race"],
+)
+def test_sweeps_are_summed_up_for_people(arguments: list[str], words: list[str]) -> None:
+    status, shown = on_terminal(*arguments)
+    assert status == 0
+    assert all(each in shown for each in words)

@@ -225,5 +225,6 @@ def test_json_of_a_race_has_every_racer_and_its_losses() -> None:
 
 def test_json_of_a_race_has_its_config() -> None:
     config = parsed(run_json(raced(Racer(SGD(lr=0.02)))))["config"]
-    assert config["racers"] == [{"optimizer": {"name": "sgd", "lr": 0.02}, "name": "SGD"}]
+    sgd = {"name": "sgd", "lr": 0.02}
+    assert config["racers"] == [{"optimizer": sgd, "name": "SGD", "before": []}]
     assert (config["name"], config["epochs"], config["batch_size"]) == ("race", 1, 300)

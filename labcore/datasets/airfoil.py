@@ -9,38 +9,25 @@ Source: T. Brooks, D. Pope and M. Marcolini, "Airfoil self-noise and prediction"
 
 import hashlib
 import io
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from labcore.datasets.errors import DataError
+from labcore.datasets.table import Table
 
 FILE = Path(__file__).parent / "files" / "airfoil_self_noise.dat"
 SHA1 = "76e5be1548fd8222e5074cf0faae75edff8cf93f"
 FEATURES = ("frequency", "angle of attack", "chord length", "velocity", "displacement thickness")
+LABEL = "sound pressure level"
 ROWS = 1_500
 """Rows used for training, of the 1,503 in the file."""
 
 
-@dataclass(frozen=True)
-class Airfoil:
-    """The standardised data, float64; treat them as read-only, all runs share them.
-
-    Attributes:
-        features: (1500, 5).
-        labels: (1500,).
-    """
-
-    features: Tensor
-    labels: Tensor
-
-
 @cache
-def load(file: Path = FILE) -> Airfoil:
+def load(file: Path = FILE) -> Table:
     """The embedded data, verified: standardised over all 1,503 rows, the first 1,500 kept.
 
     Each column is brought to mean 0 and population standard deviation 1. Read once per process.
@@ -51,7 +38,8 @@ def load(file: Path = FILE) -> Airfoil:
     table = np.loadtxt(io.BytesIO(_verified_bytes(file)), delimiter="\t")
     table = (table - table.mean(axis=0)) / table.std(axis=0)
     rows = torch.from_numpy(table[:ROWS])
-    return Airfoil(rows[:, :-1].contiguous(), rows[:, -1].contiguous())
+    features, labels = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
+    return Table("airfoil self-noise", features, labels, FEATURES, LABEL)
 
 
 def _verified_bytes(file: Path) -> bytes:
