@@ -113,6 +113,11 @@ def chart_colors() -> list[str]:
     return colors
 
 
+def ground() -> str:
+    """The colour nearest to the ground that the browser shows, for what shall stand out from it."""
+    return "black" if st.context.theme.type == "dark" else "white"
+
+
 def ink() -> str:
     """The colour of text on the ground that the browser shows, for words in charts."""
     return "white" if st.context.theme.type == "dark" else "black"

@@ -1,7 +1,7 @@
 """The race as the user edits it: racers, settings and view, kept for the session and in the URL."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,16 @@ from labcore.optimizers import OPTIMIZERS, Optimizer
 from labcore.race import MAX_NAME_LENGTH, MAX_RACERS, RaceConfig, Racer
 from labcore.regression import RegressionSettings
 from labcore.reported import AIRFOIL_PRESETS
+from labcore.surface import SurfaceView
 from labui.draft import Draft, accepted, keep_draft, numbers, open_draft, values_of
 from labui.page import plain
+from labui.race_look import Look
 from labui.run_panel import Pace
+from labui.tuning_form import VALUES, Tuning
 
 FORM = "race"
+FLATTEST = 5
+"""The axis of the airfoil data that tells most beside the steepest, which is 0."""
 CARD_WIDTH = 171
 """In pixels: five beside one another on a laptop, two on a phone."""
 
@@ -34,7 +39,10 @@ class RaceDraft(Draft):
     racers: dict[int, Racer] = field(default_factory=dict)
 
     def query(self) -> dict[str, list[str]]:
-        return {"racer": [format_racer(racer) for racer in self.racers.values()], **super().query()}
+        query = super().query()
+        if not self.values[VALUES]:
+            del query[VALUES]
+        return {"racer": [format_racer(racer) for racer in self.racers.values()], **query}
 
     def race(self) -> RaceConfig | ConfigError:
         """The race that the draft describes, or why there is none."""
@@ -56,8 +64,11 @@ def _parse(query: Query) -> RaceDraft:
     racers, problems = parse_racers(query)
     if problems and not racers:
         problems.append("No racer was left, so the five of the notes race instead.")
-    configs = (RegressionSettings, LossView, Pace)
-    values, wrong = values_of(query, configs, others=("racer",))
+    configs = (RegressionSettings, LossView, Pace, Look, SurfaceView, Tuning)
+    values, wrong = values_of(query, configs, others=("racer", VALUES))
+    if "up" not in query:
+        values["up"] = FLATTEST
+    values[VALUES] = next(iter(query.get(VALUES, [])), "")
     return RaceDraft(values, problems + wrong, racers=_numbered(racers or _preset_racers()))
 
 
@@ -79,6 +90,26 @@ def show_preset(racers: Sequence[Racer]) -> None:
     """Bring in racers of the notes with the notes' settings; for a button's `on_click`."""
     defaults = {each.name: rule.default for each, rule in ruled_fields(RegressionSettings)}
     keep_draft(FORM, RaceDraft(_kept().values | defaults, racers=_numbered(racers)))
+
+
+def show_race(config: RaceConfig) -> None:
+    """Bring in a whole race, forks left out, and look at it; for a button's `on_click`."""
+    settings = {each.name: getattr(config, each.name) for each, _ in ruled_fields(type(config))}
+    racers = [_unnamed(racer) for racer in config.racers if not racer.before]
+    values = _kept().values | settings | {"look": "curves"}
+    keep_draft(FORM, RaceDraft(values, racers=_numbered(racers)))
+
+
+def _unnamed(racer: Racer) -> Racer:
+    """The racer without a name that it would get anyway."""
+    return replace(racer, name="") if racer.name == racer.optimizer.label else racer
+
+
+def show_racer(racer: Racer, settings: Mapping[str, Any]) -> None:
+    """Bring in one more racer, and settings for all; for a button's `on_click`."""
+    draft = _kept()
+    racers = [*list(draft.racers.values())[: MAX_RACERS - 1], racer]
+    keep_draft(FORM, RaceDraft(draft.values | dict(settings), racers=_numbered(racers)))
 
 
 def show_new_seed() -> None:

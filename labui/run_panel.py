@@ -45,7 +45,12 @@ def _resting(job: Job[Any] | None) -> bool:
 
 
 def transport(
-    name: str, *, ready: bool, start: Callable[[bool], Job[Any]], new_seed: Callable[[], None]
+    name: str,
+    *,
+    ready: bool,
+    start: Callable[[bool], Job[Any]],
+    new_seed: Callable[[], None],
+    beside: Callable[[], None] | None = None,
 ) -> None:
     """The buttons that drive the session's job of that name.
 
@@ -57,9 +62,12 @@ def transport(
         ready: whether the settings allow a start.
         start: starts a new job, paused if its argument is True.
         new_seed: draws another seed for the next run.
+        beside: draws what else is in the line of buttons.
     """
     with st.container(horizontal=True):
         _buttons(name, current_job(name), ready)
+        if beside:
+            beside()
     presses = st.session_state.pop(f"{name}:presses", [])
     for pressed in presses:
         _act(name, pressed, ready, start, new_seed)

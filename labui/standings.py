@@ -5,10 +5,9 @@ from html import escape
 from itertools import cycle
 
 from labcore.charts import DASHES
-from labcore.datasets.airfoil import ROWS
 from labcore.events import Diverged, Finished
 from labcore.race import CLOSE, Lane, RaceHistory
-from labcore.regression import floor, lr_limit
+from labcore.regression import lr_limit
 
 _STYLE = """
 <style>
@@ -51,11 +50,12 @@ def _rank(lane: Lane) -> tuple[bool, float]:
 
 
 def _head(history: RaceHistory) -> str:
-    known = floor(history.config) is not None
+    known = history.floor is not None
     above = "above minimum" if known else "above minimum (unknown)"
     sentences = [
-        f"Loss is ½ MSE over all {ROWS:,} rows. The limit is the learning rate beyond which "
-        "full-batch descent diverges, where one is known. Times are measured, without evaluation."
+        f"Loss is ½ MSE over all {history.rows:,} rows. The limit is the learning rate beyond "
+        "which full-batch descent diverges, where one is known. Times are measured, without "
+        "evaluation."
     ]
     sentences += [
         f"<strong>⚠ {escape(lane.racer.name)}:</strong> {lane.outcome}"
@@ -115,7 +115,7 @@ def _state(lane: Lane) -> str:
 def _share_of_limit(lane: Lane, history: RaceHistory) -> str:
     """The learning rate as a multiple of its stability limit; adaptive rules have none."""
     run = history.config.run_of(lane.racer)
-    limit = lane.started.lr_limit if lane.started else lr_limit(run)
+    limit = lane.started.lr_limit if lane.started else lr_limit(run, history.data)
     if limit is None:
         return "–"
     share = lane.racer.optimizer.lr / limit
