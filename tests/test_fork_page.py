@@ -8,17 +8,10 @@ import pytest
 from labcore.events import Finished
 from labcore.optimizers import SGD, Adam
 from labcore.regression import Stage
+from tests.test_pages import press, progress
 
 QUICK = {"engine": ["from scratch"], "pace": ["max"], "epochs": ["1"], "racer": ["sgd", "adam"]}
 LONG = QUICK | {"epochs": ["10000"], "pace": ["500"]}
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
-
-
-def progress(app):
-    return app.get("progress")[0].proto.text
 
 
 def until(app, wanted):

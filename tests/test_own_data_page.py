@@ -1,12 +1,12 @@
 """Own data on the Optimizers page: accepted, refused with a reason, and used everywhere."""
 
 import re
-import time
 
 import numpy as np
 import pytest
 
 from labcore.datasets.own import LARGEST_FILE
+from tests.test_pages import ended, press
 
 QUICK = {"engine": ["from scratch"], "pace": ["max"], "epochs": ["1"], "racer": ["sgd", "adam"]}
 DRAWS = np.random.default_rng(0).normal(size=(60, 3)).round(3)
@@ -21,19 +21,6 @@ def csv(cells=CELLS, names="one,two,three,four", delimiter=",", comma=False):
 
 def upload(app, content, name="mine.csv"):
     return app.file_uploader[0].upload(name, content, "text/csv").run()
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
-
-
-def ended(app):
-    until = time.monotonic() + 20
-    while not app.get("progress")[0].proto.text.startswith("Finished"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-        app.run()
-    return app
 
 
 def shown(app):

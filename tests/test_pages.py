@@ -100,6 +100,10 @@ def rerun_until(app, wanted):
     return app
 
 
+def ended(app):
+    return rerun_until(app, lambda app: state(app) == "Finished")
+
+
 def has_moved(app):
     return state(app) == "Running" and "step" in progress(app) and step(app) > 0
 

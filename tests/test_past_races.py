@@ -11,6 +11,7 @@ from labcore.events import Diverged
 from labcore.optimizers import SGD, Adam, Momentum
 from labcore.race import MAX_RACERS, RaceConfig, RaceHistory, Racer, race
 from labui.past_races import MOST_PINNED, MOST_RACES, PAST, PastRace
+from tests.test_pages import press
 
 FAST = {"engine": ["from scratch"], "pace": ["max"], "batch_size": ["100"], "epochs": ["1"]}
 RACE = {**FAST, "racer": ["sgd", "adam"]}
@@ -71,10 +72,6 @@ def test_long_names_stay_apart():
 
 
 # --- on the page ----------------------------------------------------------------------------------
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
 
 
 def look(app, option):

@@ -10,6 +10,7 @@ from labcore.events import Diverged, LossRecorded
 from labcore.optimizers import SGD, Adam
 from labcore.race import RaceConfig, RaceHistory, Racer
 from labui.prediction import Guess, parse_loss, verdicts
+from tests.test_pages import press
 
 CONFIG = RaceConfig(racers=(Racer(SGD()), Racer(Adam()), Racer(SGD(), "Wild")))
 FAST = {"engine": ["from scratch"], "pace": ["max"], "batch_size": ["100"], "epochs": ["1"]}
@@ -77,10 +78,6 @@ def test_loss_that_is_none_is_refused(text):
 
 
 # --- on the page ----------------------------------------------------------------------------------
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
 
 
 def committed(app, winner="Adam", loss="0.25"):

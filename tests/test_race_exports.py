@@ -18,6 +18,7 @@ from labcore.optimizers import SGD, Adam
 from labcore.race import Racer
 from labcore.sweep import SweepConfig, SweepHistory, sweep
 from labui import race_exports
+from tests.test_pages import press
 
 SHORT = {"batch_size": ["100"], "epochs": ["2"], "rates": ["3"], "racer": ["sgd", "adam,lr=0.02"]}
 RACE = {**SHORT, "engine": ["from scratch"], "pace": ["max"]}
@@ -35,10 +36,6 @@ def files(monkeypatch):
 
     monkeypatch.setattr(race_exports.st, "download_button", button)
     return offered
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
 
 
 def ended(app, label, job):

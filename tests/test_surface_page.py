@@ -2,10 +2,10 @@
 
 import json
 import re
-import time
 
 from labcore.datasets import airfoil
 from labcore.surface import axis_names
+from tests.test_pages import ended, press
 
 QUICK = {
     "engine": ["from scratch"],
@@ -14,19 +14,6 @@ QUICK = {
     "racer": ["sgd", "adam"],
     "look": ["surface"],
 }
-
-
-def press(app, label):
-    return next(each for each in app.button if each.label == label).click().run()
-
-
-def ended(app):
-    until = time.monotonic() + 20
-    while not app.get("progress")[0].proto.text.startswith("Finished"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-        app.run()
-    return app
 
 
 def charts(app):

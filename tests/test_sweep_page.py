@@ -11,6 +11,7 @@ from labcore.optimizers import SGD, Adam
 from labcore.race import MAX_RACERS, Racer
 from labcore.regression import RegressionConfig, train_regression
 from labui.tuning_form import parse_values
+from tests.test_pages import button, press
 
 SHORT = {"batch_size": ["100"], "epochs": ["1"], "rates": ["3"], "lowest": ["0.001"]}
 TWO = ["sgd,lr=0.02", "adam,lr=0.02,name=Mine"]
@@ -18,14 +19,6 @@ SWEEP = {**SHORT, "look": ["sweep"], "racer": TWO}
 FAIR = {**SHORT, "look": ["fair"], "racer": TWO, "seeds": ["2"]}
 LONG = {**SWEEP, "epochs": ["10000"]}
 WILD = {"lowest": ["5"], "highest": ["10"], "epochs": ["40"]}
-
-
-def button(app, label):
-    return next(each for each in app.button if each.label == label)
-
-
-def press(app, label):
-    return button(app, label).click().run()
 
 
 def choice(app, label):

@@ -10,23 +10,9 @@ from labcore.optimizers import OPTIMIZERS
 from labcore.race import RaceConfig, Racer
 from labcore.regression import train_regression
 from labcore.retrace import Retrace
+from tests.test_pages import ended, press
 
 SCRATCH = {"engine": ["from scratch"], "pace": ["max"], "look": ["hood"], "epochs": ["1"]}
-
-
-def press(app, label, times=1):
-    for _ in range(times):
-        next(each for each in app.button if each.label == label).click().run()
-    return app
-
-
-def ended(app):
-    until = time.monotonic() + 20
-    while not app.get("progress")[0].proto.text.startswith("Finished"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-        app.run()
-    return app
 
 
 def table(app):
@@ -57,7 +43,9 @@ def test_before_the_first_step_the_table_waits(visit):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_table_has_the_numbers_of_the_step(visit, name):
-    app = press(visit(**SCRATCH, racer=[name]), "Step", times=3)
+    app = visit(**SCRATCH, racer=[name])
+    for _ in range(3):
+        press(app, "Step")
     retrace = Retrace(run_of(name))
     retrace.go_to(3)
     updated = retrace.latest

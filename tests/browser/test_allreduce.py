@@ -19,6 +19,7 @@ PATH = "/allreduce"
 def opened(window, url):
     window.page.goto(url)
     button(window.page, "One on").wait_for()
+    main(window.page).locator(".stage svg").wait_for()
     return window.page
 
 
@@ -35,11 +36,11 @@ def sentence(page):
 
 
 def cells(page):
-    """Every cell of the table under the picture, as text: "3 (2/2)"."""
+    """The table under the picture without its head: the texts of each row's cells."""
     main(page).get_by_text("This picture as a table").click()
     main(page).locator(".table td").first.wait_for()
     rows = main(page).locator(".table tr").all()
-    return [[cell.inner_text() for cell in row.locator("td").all()] for row in rows[1:]]
+    return [row.locator("td").all_inner_texts() for row in rows[1:]]
 
 
 @pytest.mark.parametrize("algorithm", ALLREDUCE)

@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 from labcore.datasets.fashion_mnist import EMBEDDED
 from labcore.splitting import SPLITS, chunk, sampler
+from tests.browser.test_allreduce import button, cells, counter, opened, sentence
 from tests.browser.test_optimizers import PHONE, main
 
 expect.set_options(timeout=20_000)
@@ -26,25 +27,6 @@ def only_the_sample():
         yield
 
 
-def opened(window, url):
-    window.page.goto(url)
-    button(window.page, "One on").wait_for()
-    main(window.page).locator(".stage svg").wait_for()
-    return window.page
-
-
-def button(page, label):
-    return main(page).get_by_role("button", name=label, exact=True)
-
-
-def counter(page):
-    return main(page).locator(".counter")
-
-
-def sentence(page):
-    return main(page).locator(".sentence").inner_text()
-
-
 def figure(page):
     return main(page).locator(".stage svg")
 
@@ -53,14 +35,6 @@ def boxes(page):
     """The rows that lie in each device's box."""
     drawn = figure(page).evaluate(IN_BOXES)
     return [[int(re.match(r"Row (\d+)", title)[1]) for title in box] for box in drawn]
-
-
-def cells(page):
-    """The table under the picture, without its head: shape and rows of each device."""
-    main(page).get_by_text("This picture as a table").click()
-    main(page).locator(".table td").first.wait_for()
-    rows = main(page).locator(".table tr").all()
-    return [row.locator("td").all_inner_texts() for row in rows[1:]]
 
 
 def totals(page):
@@ -136,9 +110,14 @@ def test_images_are_drawn(visit, server):
 
 def test_rows_travel_and_land(visit, server):
     page = opened(visit(), f"{server.url}{PATH}?rows=10&devices=2")
-    began = figure(page).evaluate(
-        """svg => { svg.getRootNode().querySelector("[data-do=forward]").click();
-            return svg.querySelectorAll(":scope > g:last-child > .token").length; }"""
+    # Of the player, not of its picture, which is made anew where the page finds its width.
+    began = (
+        main(page)
+        .locator(".player")
+        .evaluate(
+            """player => { player.querySelector("[data-do=forward]").click();
+            return player.querySelectorAll(".stage svg > g:last-child > .token").length; }"""
+        )
     )
     assert began == 5
     page.wait_for_timeout(700)
@@ -153,9 +132,14 @@ def test_rows_travel_and_land(visit, server):
 
 def test_nothing_travels_for_those_who_do_not_want_it(visit, server):
     page = opened(visit(reduced_motion="reduce"), f"{server.url}{PATH}?rows=10&devices=2")
-    began = figure(page).evaluate(
-        """svg => { svg.getRootNode().querySelector("[data-do=forward]").click();
-            return svg.querySelectorAll(":scope > g:last-child > .token").length; }"""
+    # Of the player, not of its picture, which is made anew where the page finds its width.
+    began = (
+        main(page)
+        .locator(".player")
+        .evaluate(
+            """player => { player.querySelector("[data-do=forward]").click();
+            return player.querySelectorAll(".stage svg > g:last-child > .token").length; }"""
+        )
     )
     assert began == 0
 
