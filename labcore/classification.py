@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labcore.collectives import ALLREDUCE
-from labcore.config import Config, ConfigError, choice, number
+from labcore.config import Config, ConfigError, choice, number, refusal
 from labcore.datasets import fashion_mnist
 from labcore.datasets.fashion_mnist import FashionMNIST
 from labcore.events import (
@@ -93,6 +93,14 @@ class ClassificationConfig(Config):
         {"fixed": "as given", "scaled": "times the devices"},
         help="Whether both are multiplied by the number of devices, as the notes do.",
     )
+    warmup_epochs: float = number(
+        "warm-up epochs",
+        0.0,
+        0.0,
+        100.0,
+        help="Epochs in which the learning rate rises step by step from one device's, that is "
+        "divided by the devices, to the whole: large batches need it. On 1 device nothing changes.",
+    )
     epochs: int = number(
         "epochs", 4, 1, 100, log=True, help="How many times a run sees every training image."
     )
@@ -136,6 +144,9 @@ class ClassificationConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.warmup_epochs > self.epochs:
+            allowed = f"at most the epochs, {self.epochs}"
+            raise refusal(f"{self.name}: warmup_epochs", self.warmup_epochs, allowed, self.epochs)
         if problem := self._problem(self.batch_size, self.replicas):
             raise ConfigError(f"{self.name}: {problem} {self._suggestion()}")
 
@@ -184,8 +195,22 @@ class ClassificationConfig(Config):
 
     @property
     def global_lr(self) -> float:
-        """Learning rate after scaling."""
+        """Learning rate after scaling, and after the warm-up."""
         return self.lr * self._factor
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of a step, from 1: in the warm-up it rises by as much from step to step.
+
+        With k devices and W steps of warm-up it is η/k + (η − η/k) · min(1, (step − 1) / W).
+
+        Source: P. Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, 2017,
+        sections 2.1 and 2.2
+        """
+        warmup = self.warmup_epochs * self.steps_per_epoch
+        if step - 1 >= warmup:
+            return self.global_lr
+        start = self.global_lr / self.replicas
+        return start + (self.global_lr - start) * (step - 1) / warmup
 
     @property
     def steps_per_epoch(self) -> int:
@@ -221,7 +246,7 @@ def train_classifier(
     for epoch in range(1, config.epochs + 1):
         if not (yield from run.train_epoch(epoch)):
             loss = run.loss if math.isfinite(run.loss) else None
-            yield Diverged(run.step, run.epochs, config.global_lr, None, loss)
+            yield Diverged(run.step, run.epochs, config.lr_at(run.step), None, loss)
             return
         learnt = yield from evaluate(run.replicas.ranks[0], run.data, config.test_images, epoch)
         evaluated = _evaluated(run, epoch, learnt)
@@ -258,7 +283,8 @@ class _Run:
         shuffled = self._rows[torch.randperm(len(self._rows), generator=self._order)]
         for rows in torch.split(shuffled, self.config.global_batch):
             images, labels = self.data.train_images[rows], self.data.train_labels[rows]
-            report = yield from self._take_step(self.replicas, images, labels)
+            lr = self.config.lr_at(self.step + 1)
+            report = yield from self._take_step(self.replicas, images, labels, lr)
             seen += len(rows)
             self.step += 1
             self.epochs = epoch - 1 + seen / len(shuffled)
@@ -268,21 +294,21 @@ class _Run:
                 return False
             apart = None
             if self.reference is not None:
-                yield from self._take_step(self.reference, images, labels)
+                yield from self._take_step(self.reference, images, labels, lr)
                 apart = difference(self.replicas.ranks[0], self.reference.ranks[0])
             yield self._trained(report, apart)
             yield StepTaken(self.step, self.epochs)
         return True
 
     def _take_step(
-        self, replicas: Replicas, images: Tensor, labels: Tensor
+        self, replicas: Replicas, images: Tensor, labels: Tensor, lr: float
     ) -> Generator[ShardDone, None, StepReport]:
         return replicas.step(
             images,
             labels,
             split=PARTITIONS[self.config.split],
             schedule=ALLREDUCE[self.config.allreduce](len(replicas.ranks)),
-            lr=self.config.global_lr,
+            lr=lr,
             momentum=self.config.momentum,
         )
 

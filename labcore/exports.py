@@ -132,6 +132,12 @@ def split_json(split: str, rows: int, shards: Sequence[Shard]) -> str:
     )
 
 
+def columns_csv(columns: Mapping[str, Sequence[Any]]) -> str:
+    """The rows of a chart, given as columns of one length."""
+    rows = zip(*columns.values(), strict=True)
+    return _table(dict(zip(columns, row, strict=True)) for row in rows)
+
+
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows of equal columns as CSV with a header; nothing without rows."""
     text = io.StringIO()

@@ -169,7 +169,12 @@ MODELS = {
 
 
 @cache
-def gradient_bytes(model: str) -> int:
-    """Size of a model's gradient in float32, from its name in `MODELS`: 4 bytes per parameter."""
+def tensor_bytes(model: str) -> tuple[int, ...]:
+    """Sizes of a model's gradients in float32, tensor by tensor, from its name in `MODELS`."""
     with torch.device("meta"):
-        return 4 * sum(parameter.numel() for parameter in MODELS[model].build().parameters())
+        return tuple(4 * parameter.numel() for parameter in MODELS[model].build().parameters())
+
+
+def gradient_bytes(model: str) -> int:
+    """Size of a model's whole gradient in float32, from its name in `MODELS`."""
+    return sum(tensor_bytes(model))

@@ -41,6 +41,7 @@ $imports
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else $folder)
 IMAGES, TEST_IMAGES, EPOCHS, SEED = $images, $test_images, $epochs, $seed
 WORLD_SIZE, BATCH_SIZE, LR, MOMENTUM = $world_size, $batch_size, $lr, $momentum
+WARMUP = $warmup  # steps in which the learning rate rises from one device's to LR
 
 
 # The images
@@ -137,19 +138,21 @@ class Replica:
         loss.backward()
         return loss.item()
 
-    def update(self, batch_size):
+    def update(self, batch_size, lr):
         """One SGD step along the summed gradient, divided by the size of the minibatch."""
         self.velocity.mul_(MOMENTUM).add_(self.gradient, alpha=1 / batch_size)
-        self.flat.add_(self.velocity, alpha=-LR)
+        self.flat.add_(self.velocity, alpha=-lr)
 
 
-def train(replicas, images, labels):
+def train(replicas, images, labels, step):
     """One data-parallel step on a minibatch; returns the sum of its losses."""
+    least = LR / WORLD_SIZE
+    lr = LR if step >= WARMUP else least + (LR - least) * step / WARMUP
     shards = [list(rows) for rows in $split_name(len(labels), len(replicas))]
     losses = [each.backward(images[s], labels[s]) for each, s in zip(replicas, shards)]
     play($allreduce_name(len(replicas)), [each.gradient for each in replicas])
     for each in replicas:
-        each.update(len(labels))
+        each.update(len(labels), lr)
     return sum(losses)
 
 
@@ -175,10 +178,12 @@ initialise(replicas[0].model, torch.Generator().manual_seed(2 * SEED))
 for other in replicas[1:]:
     other.flat.copy_(replicas[0].flat)
 order = torch.Generator().manual_seed(2 * SEED + 1)
+step = 0
 for epoch in range(1, EPOCHS + 1):
     total = 0.0
     for some in rows[torch.randperm(IMAGES, generator=order)].split(BATCH_SIZE):
-        total += train(replicas, images[some], labels[some])
+        total += train(replicas, images[some], labels[some], step)
+        step += 1
         if not math.isfinite(total):
             sys.exit(f"The loss stopped being finite in epoch {epoch}.")
     accuracy = test(replicas[0], test_images[test_rows], test_labels[test_rows])
@@ -235,6 +240,7 @@ def script(config: ClassificationConfig, folder: str = "FashionMNIST/raw") -> st
         world_size=config.replicas,
         batch_size=config.global_batch,
         lr=config.global_lr,
+        warmup=config.warmup_epochs * config.steps_per_epoch,
         momentum=config.momentum,
         split_name=split.__name__,
         allreduce_name=algorithm.__name__,

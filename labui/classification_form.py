@@ -26,7 +26,10 @@ CHOICES = (
     ("initialisation", "scaling"),
     ("split", "allreduce", "equivalence"),
 )
-NUMBERS = (("replicas", "batch_size", "lr", "momentum"), ("images", "epochs", "seed"))
+NUMBERS = (
+    ("replicas", "batch_size", "lr", "momentum"),
+    ("images", "epochs", "warmup_epochs", "seed"),
+)
 """The settings as they stand on the page, row by row."""
 
 
@@ -117,7 +120,7 @@ def reported_for(config: ClassificationConfig) -> ReportedRun | None:
         settings = preset_of(run).settings
         same_batch = settings.pop("batch_size") == config.global_batch
         same_lr = abs(settings.pop("lr") - config.global_lr) < 1e-9
-        plain = config.momentum == 0
+        plain = config.momentum == 0 and config.warmup_epochs == 0
         if (
             plain
             and same_batch

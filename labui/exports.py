@@ -1,6 +1,7 @@
 """What a run can be taken home as: download buttons that make a file only when asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -8,7 +9,7 @@ import streamlit as st
 from labcore import classification_charts as charts
 from labcore.charts import Columns
 from labcore.classification_history import ClassificationHistory
-from labcore.exports import epochs_csv, points_csv, run_json
+from labcore.exports import columns_csv, epochs_csv, points_csv, run_json
 from labcore.pictures import png, svg
 from labcore.rerun import script
 from labui.classification_form import reported_for
@@ -50,3 +51,35 @@ def classification_exports(history: ClassificationHistory) -> None:
             st.download_button(
                 label, make, file_name=name, on_click="ignore", help=text, key=f"export:{name}"
             )
+
+
+def chart_exports(name: str, charts: Mapping[str, Callable[[], Chart]]) -> None:
+    """Buttons for the numbers and the pictures of charts.
+
+    Args:
+        name: begins the files' names.
+        charts: what makes each one, by what its files are called.
+    """
+    with st.popover("Take it home", icon=":material/download:", help="Numbers and pictures."):
+        for label, make in charts.items():
+            for kind, write in _CHART_FILES.items():
+                st.download_button(
+                    f"{label[0].upper()}{label[1:]}, {kind.upper()}",
+                    partial(_written, write, make),
+                    file_name=f"{name}-{label.replace(' ', '-')}.{kind}",
+                    on_click="ignore",
+                    help=f"The {label} as {kind.upper()}.",
+                    key=f"export:{name}:{label}:{kind}",
+                )
+
+
+def _written(write: Callable[..., Any], make: Callable[[], Chart]) -> Any:
+    # Only when asked: the buttons are drawn again with every change.
+    return write(*make())
+
+
+_CHART_FILES: dict[str, Callable[..., Any]] = {
+    "csv": lambda _, columns: columns_csv(columns),
+    "svg": svg,
+    "png": png,
+}

@@ -62,6 +62,13 @@ LABS = (
         "Step through seven ways to sum vectors over up to 64 ranks, message by message, compare "
         "what they cost, and run one on real processes.",
     ),
+    Page(
+        "pages/scaling.py",
+        "Scaling",
+        ":material/bar_chart:",
+        "Ask what up to 1,024 devices would do, or devices of unequal speed, find what is odd in "
+        "the notes' table, and predict before you look.",
+    ),
 )
 
 SIDEBAR_WIDTH = 220

@@ -812,3 +812,72 @@ def test_the_menu_of_splits_has_every_partition_once():
 def test_a_last_minibatch_smaller_than_the_devices_is_allowed():
     events = run(images=101, batch_size=20, replicas=8, epochs=1)
     assert of_kind(MinibatchTrained, events)[-1].rows == (1, 0, 0, 0, 0, 0, 0, 0)
+
+
+# --- the warm-up ----------------------------------------------------------------------------
+
+
+def of_warmup(**settings):
+    """Four devices and 10 steps per epoch, of which the first 20 warm up from 0.1 to 0.4."""
+    given = {"images": 400, "batch_size": 10, "lr": 0.1, "scaling": "scaled", "epochs": 5}
+    return ClassificationConfig(**(given | {"replicas": 4, "warmup_epochs": 2.0} | settings))
+
+
+@pytest.mark.parametrize(
+    ("step", "lr"), [(1, 0.1), (2, 0.115), (11, 0.25), (20, 0.385), (21, 0.4), (50, 0.4)]
+)
+def test_the_learning_rate_rises_by_as_much_in_every_step_of_the_warmup(step, lr):
+    assert of_warmup().lr_at(step) == pytest.approx(lr)
+
+
+def test_without_a_warmup_the_learning_rate_is_always_the_same():
+    config = of_warmup(warmup_epochs=0.0)
+    assert {config.lr_at(step) for step in range(1, 51)} == {config.global_lr}
+
+
+def test_a_warmup_may_be_a_part_of_an_epoch():
+    config = of_warmup(warmup_epochs=0.25)
+    assert [config.lr_at(step) for step in (1, 2, 3, 4)] == pytest.approx([0.1, 0.22, 0.34, 0.4])
+
+
+def test_one_device_has_nothing_to_warm_up():
+    config = of_warmup(replicas=1, batch_size=40, lr=0.4)
+    assert {config.lr_at(step) for step in range(1, 51)} == {0.4}
+
+
+def test_a_batch_and_learning_rate_as_given_warm_up_from_a_devices_share():
+    config = of_warmup(scaling="fixed", batch_size=40, lr=0.4)
+    assert [config.lr_at(step) for step in (1, 11, 21)] == pytest.approx([0.1, 0.25, 0.4])
+
+
+def test_sixteen_devices_at_4096_and_two_at_512_are_the_same_scaling():
+    two = ClassificationConfig(
+        replicas=2, batch_size=256, lr=0.1, scaling="scaled", images=60_000, epochs=10
+    )
+    sixteen = replace(two, replicas=16, warmup_epochs=5.0)
+    assert (two.global_batch, two.global_lr) == (512, 0.2)
+    assert (sixteen.global_batch, sixteen.global_lr) == (4096, 1.6)
+    assert sixteen.lr_at(1) == pytest.approx(0.1)
+
+
+def test_a_run_takes_the_steps_of_its_warmup():
+    config = of_warmup(epochs=2, warmup_epochs=2.0)
+    run = classification._Run(config, fashion_mnist.load(fashion_mnist.EMBEDDED))
+    flat, learnt = run.replicas.ranks[0].flat.clone(), []
+    for event in run.train_epoch(1):
+        if isinstance(event, StepTaken):
+            now, gradient = run.replicas.ranks[0].flat.clone(), run.replicas.ranks[0].gradient
+            learnt.append(((flat - now).norm() / gradient.norm() * 40).item())
+            flat = now
+    assert learnt == pytest.approx([config.lr_at(step) for step in range(1, 11)], rel=1e-3)
+
+
+def test_the_one_device_of_the_check_warms_up_in_step():
+    config = of_warmup(images=200, epochs=1, warmup_epochs=1.0, equivalence="on")
+    apart = [e.difference for e in train_classifier(config) if isinstance(e, MinibatchTrained)]
+    assert max(apart) < 1e-6
+
+
+def test_a_warmup_ends_within_the_run():
+    with pytest.raises(ConfigError, match="warmup_epochs must be at most the epochs, 5; received"):
+        of_warmup(warmup_epochs=6.0)

@@ -36,6 +36,9 @@ CONFIGS = {
     "LeNet on three in a ring": ClassificationConfig(
         images=200, epochs=2, replicas=3, split="balanced", allreduce="ring", momentum=0.9, seed=7
     ),
+    "LeNet with a warm-up": ClassificationConfig(
+        images=200, epochs=2, replicas=4, batch_size=10, scaling="scaled", warmup_epochs=1.5
+    ),
     "LeNet with empty shards": ClassificationConfig(
         images=110, epochs=1, replicas=16, batch_size=50, initialisation="normal"
     ),
