@@ -4,6 +4,8 @@
     python -m labcore classify --replicas 2 --batch-size 256 --lr 0.2 --epochs 10
     python -m labcore sweep --optimizers adam sgd --chart sweep.svg
     python -m labcore fair-race --seeds 10
+    python -m labcore classify --replicas 2 --engine processes --checkpoint run.ckpt
+    torchrun --nproc-per-node=2 -m labcore classify --replicas 2 --engine processes
     python -m labcore optimizers
     python -m labcore data --download
 
@@ -20,11 +22,10 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, cast
 
 import torch
@@ -32,33 +33,49 @@ import tyro
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from labcore import flags, report
-from labcore.classification import ClassificationConfig, train_classifier
+from labcore.checkpoints import CheckpointError
+from labcore.classification import (
+    ClassificationConfig,
+    patience,
+    train_classifier,
+)
 from labcore.config import ConfigError, refusal
 from labcore.datasets import fashion_mnist, own
 from labcore.datasets.download import download
 from labcore.datasets.errors import DataError
+from labcore.datasets.fashion_mnist import FashionMNIST
 from labcore.datasets.table import Table
-from labcore.events import Diverged
+from labcore.events import ClassificationEvent, Diverged
 from labcore.facts import facts
 from labcore.fair_race import FairRaceConfig, FairRaceHistory, fair_race
 from labcore.flags import WRONG_SETTING
 from labcore.links import parse_racer
+from labcore.meeting import LostRankError, started_by_torchrun
 from labcore.optimizers import OPTIMIZERS
+from labcore.processes import WorkerError
 from labcore.race import Racer
+from labcore.rank_process import be_a_rank
 from labcore.regression import RegressionConfig, train_regression
+from labcore.signals import STOP_SIGNALS, Stopped, stop, stopping_between_events, until
 from labcore.sweep import SweepConfig, SweepHistory, sweep
 
-FINISHED, DIVERGED, DATA_ERROR, CLOSED_PIPE = 0, 3, 4, 141
+FINISHED, DIVERGED, DATA_ERROR, RUN_ERROR, CLOSED_PIPE = 0, 3, 4, 5, 141
 DESCRIPTION = f"""The optimiser lab without a browser. Each command explains itself with --help.
 
 On a terminal the output is for people; into a pipe or a file, or with --json, it is JSON lines.
 
 Exit status: {FINISHED} finished; 1 internal error, with a traceback; {WRONG_SETTING} wrong flag or
 value; {DIVERGED} the run diverged; {DATA_ERROR} a data file is missing or damaged, has too few
-images, or could not be downloaded; 130 interrupted by Ctrl-C; {CLOSED_PIPE} the reader closed the
-pipe; 143 terminated."""
+images, or could not be downloaded; {RUN_ERROR} a process of the run failed or could not reach the
+others, or a checkpoint cannot be used; 130 interrupted by Ctrl-C; {CLOSED_PIPE} the reader closed
+the pipe; 143 terminated."""
+
+STATUS: dict[type[Exception], int] = {ConfigError: WRONG_SETTING, DataError: DATA_ERROR}
+"""Exit status of errors whose message is for the user, if it is not `RUN_ERROR`."""
 
 DataFolder = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+CheckpointFile = Annotated[str, tyro.conf.arg(metavar="FILE")]
+Seconds = Annotated[float, tyro.conf.arg(metavar="SECONDS")]
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,9 @@ class Regression:
 class Classify:
     """Train an image classifier on Fashion-MNIST, data-parallel on one or more devices.
 
+    With --engine processes each device is a process, which this command starts itself; started by
+    torchrun, on one or several machines, each of its processes is one, and rank 0 reports.
+
     As JSON lines: the config with the source of the images, every minibatch, every evaluation, and
     the outcome.
     """
@@ -101,11 +121,40 @@ class Classify:
     """Write JSON lines on a terminal, too."""
     steps: bool = False
     """Also write a JSON line for every replica's pass, every step and every 250 test images."""
+    checkpoint: CheckpointFile = ""
+    """Keep a run on processes in this file after every epoch and when it is stopped; where the file
+    is there already, go on from it."""
+    timeout: Seconds = 0.0
+    """Seconds without a sign of life after which processes are given up; if left out, a minute and
+    a quarter of a second for each image of a shard."""
 
     def __call__(self) -> int:
         """Run to the end; returns the exit status."""
         data = fashion_mnist.load(self.data_dir)
-        with closing(train_classifier(self.run, data)) as events:
+        path = Path(os.path.abspath(self.checkpoint)) if self.checkpoint else None
+        timeout = self.timeout if self.timeout > 0 else patience(self.run)
+        if started_by_torchrun():
+            with stopping_between_events() as stopped:
+                events = be_a_rank(self.run, data, path, timeout, lambda: bool(stopped))
+                status = self._report(events, data, silent=os.environ["RANK"] != "0")
+                if stopped:
+                    raise Stopped(stopped[0])
+                return status
+        events = train_classifier(self.run, data, checkpoint=path, timeout=timeout)
+        if self.run.engine != "processes":
+            return self._report(events, data)
+        with stopping_between_events() as stopped:
+            return self._report(until(stopped, events), data)
+
+    def _report(
+        self,
+        events: Generator[ClassificationEvent, None, None],
+        data: FashionMNIST,
+        silent: bool = False,
+    ) -> int:
+        with closing(events):
+            if silent:
+                return _status(report.follow(events))
             if _for_people(self):
                 runs = 2 if self.run.equivalence == "on" else 1
                 return _status(report.show_classification(events, runs))
@@ -321,20 +370,6 @@ def _parse(arguments: Sequence[str]) -> Command:
     return cast("Command", command)
 
 
-STOP_SIGNALS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated."}
-
-
-class _Stopped(BaseException):
-    """A signal asks the program to end; the argument is the signal."""
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # A second signal ends the process at once, in case the run does not close.
-    for each in STOP_SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
-    raise _Stopped(signal.Signals(number))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say, `sys.argv` without any; returns the exit status.
 
@@ -347,14 +382,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             # A closed pipe should show here, after --help too, and not when Python shuts down.
             sys.stdout.flush()
-    except (ConfigError, DataError) as error:
+    except (ConfigError, DataError, WorkerError, LostRankError, CheckpointError) as error:
         print(error, file=sys.stderr)
-        return WRONG_SETTING if isinstance(error, ConfigError) else DATA_ERROR
+        return STATUS.get(type(error), RUN_ERROR)
     except BrokenPipeError:
         # What is left in the buffer goes nowhere, or Python would complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except _Stopped as stopped:
+    except Stopped as stopped:
         number = stopped.args[0]
         print(STOP_SIGNALS[number], file=sys.stderr)
         return 128 + int(number)
@@ -373,5 +408,5 @@ if __name__ == "__main__":
     for each in STOP_SIGNALS:
         # Whoever started us in the background or with nohup may have shut a signal out.
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _stop)
+            signal.signal(each, stop)
     sys.exit(main())

@@ -3,35 +3,35 @@
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from labcore import checkpoints
 from labcore.collectives import ALLREDUCE
-from labcore.config import Config, ConfigError, choice, number, refusal
+from labcore.config import Config, ConfigError, choice, format_fields, number, refusal
+from labcore.data_parallel import DataParallelReplicas
 from labcore.datasets import fashion_mnist
 from labcore.datasets.fashion_mnist import FashionMNIST
+from labcore.evaluation import evaluate, judge
 from labcore.events import (
     ClassificationEvent,
     ClassifierTrained,
     Diverged,
-    EpochEvaluated,
-    ImagesTested,
-    Learnt,
     MinibatchTrained,
     ShardDone,
     Started,
     StepTaken,
 )
-from labcore.models import CLASSES, INITIALISATIONS, MODELS
-from labcore.replicas import Replica, Replicas, StepReport, difference, place
+from labcore.launch import run_on_processes
+from labcore.models import INITIALISATIONS, MODELS
+from labcore.replicas import Replicas, StepReport, difference, place
 from labcore.splitting import PARTITIONS, weighted
 
 EXPLODED = 1e4
 """A mean loss from which no run comes back: guessing costs 2.3. Units that die on the way may bring
 it down again, but the network stays at chance."""
-EVALUATED_AT_ONCE = 250
-"""Test images per forward pass: small enough to pause a slow model in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +134,26 @@ class ClassificationConfig(Config):
         2**31 - 1,
         help="Decides the initial weights and the order of the images: same seed, same run.",
     )
+    engine: str = choice(
+        "engine",
+        "logical",
+        {
+            "logical": "replicas in one process",
+            "processes": "a process per device",
+            "dataparallel": "nn.DataParallel",
+        },
+        help="What runs the replicas. A process per device is PyTorch's DistributedDataParallel, "
+        "which sums the gradients with gloo on CPUs and nccl on GPUs, whatever the allreduce; each "
+        "process takes 300 MB of memory, and seconds to start. nn.DataParallel needs a GPU for "
+        "each device.",
+    )
+    batch_norm: str = choice(
+        "batch norm",
+        "local",
+        {"local": "over each shard", "synchronised": "over the whole minibatch"},
+        help="What batch norms average over while they are trained. Over the whole minibatch is "
+        "SyncBatchNorm, which PyTorch has for a process per device, on GPUs only.",
+    )
     equivalence: str = choice(
         "check against one device",
         "off",
@@ -149,6 +169,12 @@ class ClassificationConfig(Config):
             raise refusal(f"{self.name}: warmup_epochs", self.warmup_epochs, allowed, self.epochs)
         if problem := self._problem(self.batch_size, self.replicas):
             raise ConfigError(f"{self.name}: {problem} {self._suggestion()}")
+        if self.batch_norm != "local" and self.engine != "processes":
+            what, allowed = f"{self.name}: batch_norm", "local unless the engine is processes"
+            raise refusal(what, self.batch_norm, allowed, "local")
+        if self.split != "chunk" and self.engine == "dataparallel":
+            what, allowed = f"{self.name}: split", "chunk with nn.DataParallel, which cuts so"
+            raise refusal(what, self.split, allowed, "chunk")
 
     def _problem(self, batch_size: int, replicas: int) -> str | None:
         """Why so many devices cannot share minibatches of this size; None if they can."""
@@ -224,22 +250,84 @@ class ClassificationConfig(Config):
 
 
 def train_classifier(
-    config: ClassificationConfig, data: FashionMNIST | None = None
+    config: ClassificationConfig,
+    data: FashionMNIST | None = None,
+    *,
+    checkpoint: Path | None = None,
+    timeout: float | None = None,
 ) -> Generator[ClassificationEvent, None, None]:
-    """Train as `config` says, and report every step.
+    """Train as `config` says, on its engine, and report every step.
 
     Args:
         config: the run.
         data: the images; by default what `fashion_mnist.load` finds.
+        checkpoint: for the engine processes, the file in which the run is kept after every epoch
+            and when it is closed before its end, and from which it goes on where there is one.
+        timeout: seconds after which processes that show no sign of life are given up; by default
+            `patience(config)`.
 
     Yields:
         `Started`; per step a `ShardDone` after each replica's pass, `MinibatchTrained` and
         `StepTaken`; per epoch `ImagesTested`, `EpochEvaluated` and `Learnt`; at last
         `ClassifierTrained`, or `Diverged` once the loss is beyond `EXPLODED` or no number.
+        On processes also a `ProcessesAwaited` wherever they have nothing new, `Resumed` after
+        `Started`, and `Checkpointed`.
 
     Raises:
+        ConfigError: this machine cannot run it so; at the call.
+        CheckpointError: it belongs to another run, is damaged, or cannot be there; at the call.
         DataError: the images are not there, damaged, or fewer than the config asks for.
+        WorkerError: a process could not start, ended early or hung.
     """
+    check_machine(config)
+    if checkpoint is not None:
+        _check_checkpoint(config, checkpoint)
+    if config.engine == "processes":
+        data = data or fashion_mnist.load()
+        data.train_rows(config.images)  # refuses here what every process would refuse
+        limit = patience(config) if timeout is None else timeout
+        return run_on_processes(config, config.replicas, data, checkpoint=checkpoint, timeout=limit)
+    return _train_here(config, data)
+
+
+def check_machine(config: ClassificationConfig) -> None:
+    """Refuse an engine for which this machine lacks the GPUs.
+
+    Raises:
+        ConfigError: it does.
+    """
+    gpus = torch.cuda.device_count()
+    if config.engine == "dataparallel" and config.replicas > gpus:
+        allowed = f"logical or processes where there is no GPU for each device (here are {gpus}): "
+        allowed += "without, nn.DataParallel runs a single copy and does not say so"
+        raise refusal(f"{config.name}: engine", config.engine, allowed, "processes")
+    if config.batch_norm == "synchronised" and gpus == 0:
+        allowed = "local on a CPU, which SyncBatchNorm refuses"
+        raise refusal(f"{config.name}: batch_norm", config.batch_norm, allowed, "local")
+
+
+def _check_checkpoint(config: ClassificationConfig, checkpoint: Path) -> None:
+    if config.engine != "processes":
+        allowed = "processes for a run with a checkpoint"
+        raise refusal(f"{config.name}: engine", config.engine, allowed, "processes")
+    checkpoints.check_place(checkpoint)
+    if checkpoint.exists():
+        checkpoints.load(checkpoint, format_fields(config))
+
+
+def patience(config: ClassificationConfig) -> float:
+    """Seconds without a sign of life after which a process counts as hanging.
+
+    A minute, to start or to test 250 images, and for its shard's images ten times what the largest
+    model takes for them on one slow core.
+    """
+    return 60 + 0.25 * math.ceil(config.global_batch / config.replicas)
+
+
+def _train_here(
+    config: ClassificationConfig, data: FashionMNIST | None
+) -> Generator[ClassificationEvent, None, None]:
+    """Train in this process."""
     run = _Run(config, data or fashion_mnist.load())
     yield Started(config.epochs * config.steps_per_epoch, config.steps_per_epoch, None, None)
     accuracy = 0.0
@@ -249,7 +337,8 @@ def train_classifier(
             yield Diverged(run.step, run.epochs, config.lr_at(run.step), None, loss)
             return
         learnt = yield from evaluate(run.replicas.ranks[0], run.data, config.test_images, epoch)
-        evaluated = _evaluated(run, epoch, learnt)
+        labels = run.data.test_labels[learnt.images]
+        evaluated = judge(learnt, labels, run.step, run.seconds, config.images)
         accuracy = evaluated.accuracy
         yield evaluated
         yield learnt
@@ -275,6 +364,10 @@ class _Run:
     def _replicas(self, devices: Sequence[torch.device]) -> Replicas:
         # A stream of its own for the weights: a larger model sees the same minibatches.
         weights = torch.Generator().manual_seed(2 * self.config.seed)
+        if self.config.engine == "dataparallel":
+            return DataParallelReplicas(
+                self.config.model, devices, self.config.initialisation, weights
+            )
         return Replicas(self.config.model, devices, self.config.initialisation, weights)
 
     def train_epoch(self, epoch: int) -> Generator[ClassificationEvent, None, bool]:
@@ -327,54 +420,3 @@ class _Run:
             drift=self.replicas.drift(),
             difference=apart,
         )
-
-
-def evaluate(
-    replica: Replica, data: FashionMNIST, images: int, epoch: int
-) -> Generator[ImagesTested, None, Learnt]:
-    """Classify test images, with running statistics in the batch norms.
-
-    Args:
-        replica: whose model classifies.
-        data: where the images are.
-        images: how many test images.
-        epoch: epochs trained.
-
-    Yields:
-        An `ImagesTested` after every `EVALUATED_AT_ONCE` images.
-
-    Returns:
-        The probabilities of all classes for all of these images, and the first filters.
-    """
-    rows = data.test_rows(images)
-    parts: list[Tensor] = []
-    for some in torch.split(rows, EVALUATED_AT_ONCE):
-        parts.append(predict(replica, data.test_images[some]).softmax(dim=1))
-        yield ImagesTested(sum(map(len, parts)), images)
-    filters = next(replica.module.parameters()).detach().squeeze(1).float().cpu().clone()
-    return Learnt(epoch, rows, torch.cat(parts), filters)
-
-
-def predict(replica: Replica, images: Tensor) -> Tensor:
-    """Logits, float32 (n, 10) on the CPU, for images (n, 28, 28), uint8."""
-    replica.module.eval()
-    try:
-        with torch.no_grad():
-            logits: Tensor = replica.module(replica.prepare(images))
-    finally:
-        replica.module.train()
-    return logits.float().cpu()
-
-
-def _evaluated(run: _Run, epoch: int, learnt: Learnt) -> EpochEvaluated:
-    labels = run.data.test_labels[learnt.images]
-    pairs = labels * CLASSES + learnt.probabilities.argmax(dim=1)
-    confusion = torch.bincount(pairs, minlength=CLASSES**2).view(CLASSES, CLASSES)
-    return EpochEvaluated(
-        epoch=epoch,
-        step=run.step,
-        accuracy=float(confusion.diagonal().sum()) / len(labels),
-        confusion=tuple(tuple(row) for row in confusion.tolist()),
-        seconds_per_epoch=run.seconds / epoch,
-        images_per_second=epoch * run.config.images / run.seconds,
-    )

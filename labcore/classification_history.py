@@ -4,6 +4,7 @@ from copy import copy
 
 from labcore.classification import ClassificationConfig
 from labcore.events import (
+    Checkpointed,
     ClassifierTrained,
     Diverged,
     EpochEvaluated,
@@ -11,6 +12,8 @@ from labcore.events import (
     ImagesTested,
     Learnt,
     MinibatchTrained,
+    ProcessesAwaited,
+    Resumed,
     ShardDone,
     Started,
     StepTaken,
@@ -25,7 +28,9 @@ class ClassificationHistory:
     Attributes:
         config: the run.
         source: where its images came from, in words.
+        starting: how far its processes are, None once it is ready or where it needs none.
         started: its size, None before it is ready.
+        resumed: the step after which it was taken up again, None where it began at the beginning.
         minibatches: the steps, down-sampled by their loss.
         latest: the last step.
         taken: the last step that is closed.
@@ -33,13 +38,16 @@ class ClassificationHistory:
         epochs: the evaluations, one per epoch.
         learnt: what the model had learnt at the last of them.
         phases: total seconds per phase of the steps.
+        checkpoint: the last that was, or could not be, written.
         outcome: how the run ended, None while it goes on.
     """
 
     def __init__(self, config: ClassificationConfig, source: str) -> None:
         self.config = config
         self.source = source
+        self.starting: ProcessesAwaited | None = None
         self.started: Started | None = None
+        self.resumed: int | None = None
         self.minibatches: Series[MinibatchTrained] = Series()
         self.latest: MinibatchTrained | None = None
         self.taken: StepTaken | None = None
@@ -47,6 +55,7 @@ class ClassificationHistory:
         self.epochs: list[EpochEvaluated] = []
         self.learnt: Learnt | None = None
         self.phases = dict.fromkeys(PHASES, 0.0)
+        self.checkpoint: Checkpointed | None = None
         self.outcome: ClassifierTrained | Diverged | None = None
 
     @property
@@ -79,8 +88,13 @@ class ClassificationHistory:
     def add(self, event: Event) -> None:
         """Take in one event of the run."""
         match event:
+            case ProcessesAwaited():
+                self.starting = event if self.started is None else None
             case Started():
                 self.started = event
+                self.starting = None
+            case Resumed():
+                self._take_up(event)
             case ShardDone() | ImagesTested():
                 self.within = event
             case MinibatchTrained():
@@ -96,5 +110,17 @@ class ClassificationHistory:
                 self.within = None
             case Learnt():
                 self.learnt = event
+            case Checkpointed():
+                self.checkpoint = event
             case ClassifierTrained() | Diverged():
                 self.outcome = event
+
+    def _take_up(self, event: Resumed) -> None:
+        self.resumed = event.step
+        self.minibatches = Series()
+        for each in event.minibatches:
+            self.minibatches.add(each)
+            self.latest = each
+        self.taken = StepTaken(event.step, event.epochs)
+        self.epochs = list(event.evaluations)
+        self.phases = dict(event.phases)

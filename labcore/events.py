@@ -282,6 +282,8 @@ class MinibatchTrained:
         drift: largest difference of a parameter between two replicas after the update.
         difference: largest difference of a parameter to the same run on one device, None where
             that is not run beside it.
+        rank_phases: `phases` of every process, where each replica is one; else empty. Then `phases`
+            are those of rank 0.
     """
 
     step: int
@@ -295,6 +297,7 @@ class MinibatchTrained:
     norm: float
     drift: float
     difference: float | None
+    rank_phases: tuple[dict[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +383,67 @@ class Learnt:
     filters: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessesAwaited:
+    """The processes of a run have nothing new: they wait, start, or are slow. A place to pause.
+
+    Attributes:
+        ready: processes that have met the others.
+        world_size: number of processes.
+        seconds: since the first was started.
+        missing: processes of other runs that must end before these can start; then 0.
+    """
+
+    ready: int
+    world_size: int
+    seconds: float
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The run can be continued from here; or it could not be written down, and goes on.
+
+    Attributes:
+        step: steps done.
+        epochs: the true fraction of epochs done.
+        path: of the file, which holds the last checkpoint that could be written, if any.
+        problem: why this one could not be written, None if it is.
+    """
+
+    step: int
+    epochs: float
+    path: str
+    problem: str | None
+
+    def __str__(self) -> str:
+        if self.problem is None:
+            return f"Step {self.step:,} is kept in {self.path}."
+        return (
+            f"Step {self.step:,} could not be kept in {self.path}: {self.problem}. "
+            "The run goes on, and what was kept before is still there."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run goes on where a checkpoint left it; follows `Started`.
+
+    Attributes:
+        step: steps done before.
+        epochs: the true fraction of epochs done.
+        minibatches: what is kept of those steps, down-sampled, the last one included.
+        evaluations: after every epoch done.
+        phases: total seconds of all those steps by phase.
+    """
+
+    step: int
+    epochs: float
+    minibatches: tuple[MinibatchTrained, ...]
+    evaluations: tuple[EpochEvaluated, ...]
+    phases: dict[str, float]
+
+
 ClassificationEvent = (
     Started
     | ShardDone
@@ -390,6 +454,9 @@ ClassificationEvent = (
     | Learnt
     | Diverged
     | ClassifierTrained
+    | ProcessesAwaited
+    | Checkpointed
+    | Resumed
 )
 SweepEvent = CellMeasured | SweepAdvanced
 FairRaceEvent = SweepEvent | RateChosen | BandRecorded

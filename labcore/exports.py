@@ -36,7 +36,8 @@ def points_csv(history: RaceHistory | ClassificationHistory | FairRaceHistory) -
 
     A fair race has the smallest, the middle and the largest loss over its seeds.
 
-    A classification has columns of its own for each phase and for each replica, numbered by rank.
+    A classification has columns of its own for each phase and for each replica, numbered by rank,
+    and for each phase of each process where replicas are processes.
     An empty cell is a value that does not exist, as the loss of an empty shard, or is not finite.
     """
     if isinstance(history, RaceHistory):
@@ -74,6 +75,8 @@ def _minibatch_row(point: MinibatchTrained) -> dict[str, Any]:
     row: dict[str, Any] = facts(point)
     per_rank = {"rows": row.pop("rows"), "loss": row.pop("losses"), "norm": row.pop("norms")}
     row |= {f"{phase}_seconds": seconds for phase, seconds in row.pop("phases").items()}
+    for rank, phases in enumerate(row.pop("rank_phases")):
+        row |= {f"{phase}_seconds_{rank}": seconds for phase, seconds in phases.items()}
     for rank in range(len(point.rows)):
         row |= {f"{name}_{rank}": values[rank] for name, values in per_rank.items()}
     return row

@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 
-from labcore.events import Event, StepTaken
+from labcore.events import Event, ProcessesAwaited, StepTaken
 
 State = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 
@@ -38,6 +38,8 @@ SHORTEST_TURN_SECONDS = 0.005
 # Everybody's next turn should come within this time, if the shortest turns allow it. It is also
 # how far a paced job may fall behind and still catch up.
 ROUND_SECONDS = 0.5
+# How often a run that waits for the processes of others to end asks again.
+ASK_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +207,8 @@ class Job(Generic[H]):
                     self._history.add(event)
                     if isinstance(event, StepTaken):
                         self._count_step()
+                    if isinstance(event, ProcessesAwaited) and event.missing:
+                        self._due = time.monotonic() + ASK_SECONDS
                     if self._state != "running" or not self._due <= time.monotonic() < until:
                         return
             self._end("finished")

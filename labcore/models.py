@@ -178,3 +178,10 @@ def tensor_bytes(model: str) -> tuple[int, ...]:
 def gradient_bytes(model: str) -> int:
     """Size of a model's whole gradient in float32, from its name in `MODELS`."""
     return sum(tensor_bytes(model))
+
+
+@cache
+def has_batch_norm(model: str) -> bool:
+    """Whether a model, from its name in `MODELS`, averages over the images that it is given."""
+    with torch.device("meta"):
+        return any(isinstance(each, nn.BatchNorm2d) for each in MODELS[model].build().modules())

@@ -17,9 +17,15 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from labcore import costs, processes
+from labcore import costs, worker
 from labcore.config import refusal
-from labcore.processes import WorkerReported, WorkersAwaited, WorkerStarted, run_workers
+from labcore.processes import (
+    PlacesAwaited,
+    WorkerReported,
+    WorkersAwaited,
+    WorkerStarted,
+    run_workers,
+)
 
 LARGEST_WORLD_SIZE = 8
 LONGEST_VECTOR = 1_000_000
@@ -72,7 +78,7 @@ class ProcessReduce:
         return costs.busbw(self.n_bytes, self.seconds, len(self.sums))
 
 
-ReduceEvent = WorkerStarted | StageReached | WorkersAwaited | ProcessReduce
+ReduceEvent = PlacesAwaited | WorkerStarted | StageReached | WorkersAwaited | ProcessReduce
 
 
 def reduce_for_real(vectors: Tensor, timeout: float = 60.0) -> ProcessReduce:
@@ -161,7 +167,9 @@ def _steps(vectors: Tensor, timeout: float) -> Generator[ReduceEvent, None, None
                     yield StageReached(rank, stage)
                     if len(times) == len(vectors):
                         break  # nothing more to hear: no need to wait until torch is unloaded
-                case WorkerStarted() | WorkersAwaited():
+                case PlacesAwaited() | WorkerStarted() | WorkersAwaited():
+                    if isinstance(event, PlacesAwaited):
+                        started = time.time()
                     yield event
     slowest = torch.tensor(times, dtype=torch.float64).amax(0)
     yield ProcessReduce(sums, float(slowest.median()), max(joined) - started, vectors[0].nbytes)
@@ -171,13 +179,13 @@ def _steps(vectors: Tensor, timeout: float) -> Generator[ReduceEvent, None, None
 
 
 def _report(stage: Stage, **more: Any) -> None:
-    processes.report({"stage": stage, **more})
+    worker.report({"stage": stage, **more})
 
 
 def _join() -> int:
     """Meet the other ranks; returns the own rank."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    path = str(processes.folder() / "rendezvous")
+    path = str(worker.folder() / "rendezvous")
     store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     return rank
@@ -187,11 +195,11 @@ def _work() -> None:
     _report("loaded")
     rank = _join()
     _report("joined", at=time.time())
-    own = torch.from_numpy(processes.payload())
+    own = torch.from_numpy(worker.payload())
     # Also the warm-up: the first allreduce sets up what later ones use.
     total = own.clone()
     dist.all_reduce(total)
-    path = processes.folder() / f"sum-{rank}.npy"
+    path = worker.folder() / f"sum-{rank}.npy"
     np.save(path, total.numpy())
     _report("reduced", path=str(path))
     _report("timed", seconds=[_timed(own) for _ in range(REPETITIONS)])

@@ -1,47 +1,48 @@
 """Worker processes on this machine: started together, followed together, and none left behind.
 
 `run_workers` starts one process per rank and yields what they report. However it is left, it ends
-them all: asked first, then killed. Should its own process vanish, even by SIGKILL, the workers see
-the end of their standard input, which only that process held open, and end themselves. A
+them all: SIGTERM first, then SIGKILL. Should its own process vanish, even by SIGKILL, the workers
+see the end of their standard input, which only that process held open, and end themselves. A
 `PR_SET_PDEATHSIG` would not do: it follows the thread that started the worker.
 
 What a worker gets is a pickle in a private folder; what it reports is a line of JSON on its
-standard output, among whatever else libraries print there. The ranks should meet in a file of that
-folder too, not at a port, which another program could take between the choice and the use: so there
-is no `MASTER_ADDR` and no `MASTER_PORT`.
-
-A worker is a module with an `if __name__ == "__main__"` that calls `payload` and `report`. It finds
-its place where torchrun puts it too: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`.
+standard output, among whatever else libraries print there; see `labcore.worker`. The ranks should
+meet in a file of that folder too, not at a port, which another program could take between the
+choice and the use: so there is no `MASTER_ADDR` and no `MASTER_PORT`.
 """
 
 import json
 import os
 import pickle
-import runpy
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
+from labcore.places import PLACES
+from labcore.worker import FOLDER, LONGEST_REPORT, MARK
+
 TICK_SECONDS = 0.05
 """How long `run_workers` waits for news before it yields to say that there are none."""
+QUEUE_SECONDS = 0.01
+"""How long it waits likewise while it stands in line: short, for others may have work to do."""
 GRACE_SECONDS = 2.0
 """How long a worker may take to end when asked."""
 
-# How every report begins; the number is the version of what follows.
-_MARK = '{"labcore": 1, "facts": '
-_FOLDER = "LABCORE_WORKER_FOLDER"
 _ROOT = Path(__file__).parent.parent
+_START = "import sys; from labcore import worker; worker.run(sys.argv[1])"
+# Small, so that workers whose reports nobody takes, as those of a paused job, soon wait.
+_PIPE_BYTES = 4096
 # More than a pipe holds, so that one read empties it; also the longest line that is looked at.
-_WHOLE_PIPE = 1 << 20
+_WHOLE_PIPE = LONGEST_REPORT
 _KEPT_BYTES = 8192
 
 
@@ -60,7 +61,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReported:
-    """A worker called `report`.
+    """A worker called `worker.report`.
 
     Attributes:
         rank: of the worker.
@@ -82,7 +83,18 @@ class WorkersAwaited:
     seconds: float
 
 
-WorkerEvent = WorkerStarted | WorkerReported | WorkersAwaited
+@dataclass(frozen=True, slots=True)
+class PlacesAwaited:
+    """This machine has no places left for the workers, none of which is started: a place to pause.
+
+    Attributes:
+        missing: processes of others that must end first.
+    """
+
+    missing: int
+
+
+WorkerEvent = PlacesAwaited | WorkerStarted | WorkerReported | WorkersAwaited
 
 
 class WorkerError(RuntimeError):
@@ -109,9 +121,14 @@ class WorkerError(RuntimeError):
 
 
 def run_workers(
-    module: str, payloads: Sequence[object], timeout: float
+    module: str,
+    payloads: Sequence[object],
+    timeout: float,
+    *,
+    prepare: Callable[[Path], object] = lambda folder: None,
+    stop: threading.Event | None = None,
 ) -> Generator[WorkerEvent, None, None]:
-    """Run a module in one process per payload, to the end of all.
+    """Run a module in one process per payload, to the end of all, once `PLACES` has room for them.
 
     No `next` takes much longer than `TICK_SECONDS`, so a job or a page can run it in any thread. A
     worker that reports while nobody asks waits as soon as its pipe is full. Leave the iterator with
@@ -121,20 +138,28 @@ def run_workers(
         module: the worker, as after `python -m`, from the project or from `PYTHONPATH`.
         payloads: what `payload` gives to each rank; anything that can be pickled.
         timeout: seconds without any worker's report, waiting only, after which they are given up.
+        prepare: puts into the workers' folder what all of them read, before the first starts.
+        stop: once set, the workers are told, and `worker.stop_asked` is true for them.
 
     Yields:
-        One `WorkerStarted` per rank, in order; then the reports of all as they come, and a
-        `WorkersAwaited` whenever there are none.
+        `PlacesAwaited` until there is room; one `WorkerStarted` per rank, in order; then the
+        reports of all as they come, and a `WorkersAwaited` whenever there are none.
 
     Raises:
+        ConfigError: more workers than there will ever be room for.
         WorkerError: a worker could not start, ended otherwise than with exit code 0, or hung.
     """
     workers: list[_Worker] = []
     with (
+        PLACES.request(len(payloads)) as places,
         TemporaryDirectory(prefix="labcore-") as folder,
         selectors.DefaultSelector() as selector,
     ):
         try:
+            while missing := places.missing():
+                time.sleep(QUEUE_SECONDS)
+                yield PlacesAwaited(missing)
+            prepare(Path(folder))
             for rank, each in enumerate(payloads):
                 Path(folder, f"payload-{rank}").write_bytes(pickle.dumps(each))
                 worker = _start(module, rank, len(payloads), folder)
@@ -142,7 +167,7 @@ def run_workers(
                 selector.register(worker.out, selectors.EVENT_READ, worker.take_stdout)
                 selector.register(worker.err, selectors.EVENT_READ, worker.take_stderr)
                 yield WorkerStarted(rank, worker.process.pid)
-            yield from _follow(workers, selector, timeout)
+            yield from _follow(workers, selector, timeout, stop or threading.Event())
         finally:
             _end(workers)
 
@@ -159,6 +184,15 @@ class _Worker:
     noise: bytes = b""
     stderr: bytes = b""
     _line: bytes = b""
+    _asked: bool = False
+
+    def ask_to_stop(self) -> None:
+        """Send a byte to its standard input, once."""
+        if not self._asked and self.process.stdin is not None:
+            self._asked = True
+            # One that has ended meanwhile need not be asked.
+            with suppress(BrokenPipeError):
+                self.process.stdin.write(b"s")
 
     @property
     def out(self) -> IO[bytes]:
@@ -197,7 +231,7 @@ class _Worker:
 
 
 def _start(module: str, rank: int, world_size: int, folder: str) -> _Worker:
-    command = [sys.executable, "-P", "-m", "labcore.processes", module]
+    command = [sys.executable, "-P", "-c", _START, module]
     try:
         process = subprocess.Popen(
             command,
@@ -206,6 +240,7 @@ def _start(module: str, rank: int, world_size: int, folder: str) -> _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            pipesize=_PIPE_BYTES,
             # Ctrl-C on a terminal reaches a whole group: it is for the parent, who ends the others.
             process_group=0,
         )
@@ -224,16 +259,22 @@ def _environment(rank: int, world_size: int, folder: str) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(world_size),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-        _FOLDER: folder,
+        FOLDER: folder,
     }
 
 
 def _follow(
-    workers: list[_Worker], selector: selectors.BaseSelector, timeout: float
+    workers: list[_Worker],
+    selector: selectors.BaseSelector,
+    timeout: float,
+    stop: threading.Event,
 ) -> Generator[WorkerEvent, None, None]:
     waited = 0.0
     running = workers
     while running:
+        if stop.is_set():
+            for worker in running:
+                worker.ask_to_stop()
         # Asked before their pipes are read: of those that have ended, nothing is missed then.
         ended = [worker for worker in running if worker.process.poll() is not None]
         started = time.monotonic()
@@ -250,6 +291,7 @@ def _follow(
         failed = [worker for worker in ended if worker.process.returncode]
         if failed:
             # Signals, which are negative, come first: they are rather the cause than the effect.
+            # `worker.LOST_THE_OTHERS` comes last.
             raise min(failed, key=lambda each: each.process.returncode).ended_badly()
         running = [worker for worker in running if worker not in ended]
         if waited > timeout:
@@ -280,7 +322,7 @@ def _end(workers: list[_Worker]) -> None:
 
 def _reported(line: bytes) -> dict[str, Any] | None:
     """The facts of a line that `report` has written, None for any other line."""
-    if not line.startswith(_MARK.encode()):
+    if not line.startswith(MARK.encode()):
         return None
     try:
         facts: dict[str, Any] = json.loads(line)["facts"]
@@ -294,66 +336,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-# What follows is for workers.
-
-
-def folder() -> Path:
-    """The folder that all ranks and their parent share; it is gone when `run_workers` ends.
-
-    Raises:
-        RuntimeError: this process is no worker.
-    """
-    if _FOLDER not in os.environ:
-        raise RuntimeError(
-            "Only a process that run_workers has started has a worker's folder, and this one has "
-            "none. Call run_workers with the module's name instead of running the module."
-        )
-    return Path(os.environ[_FOLDER])
-
-
-def payload() -> Any:
-    """What the parent gave to this rank."""
-    return pickle.loads((folder() / f"payload-{os.environ['RANK']}").read_bytes())
-
-
-def report(facts: Mapping[str, Any]) -> None:
-    """Tell the parent; it gets a `WorkerReported`.
-
-    Args:
-        facts: values that JSON can hold; what is large belongs into a file in `folder`.
-
-    Raises:
-        ValueError: more than 1 MiB.
-    """
-    line = f"{_MARK}{json.dumps(facts)}}}"
-    if len(line) > _WHOLE_PIPE:
-        raise ValueError(
-            f"A report must have at most {_WHOLE_PIPE:,} characters; received {len(line):,}. "
-            "Write a file into folder() and report its name."
-        )
-    # Whatever stands on the line already, even without an end, is not part of the report.
-    print(f"\n{line}", flush=True)
-
-
-def watch_parent() -> None:
-    """From now on this process ends when its parent does, in whatever it is stuck.
-
-    Whatever `run_workers` starts does so from its first moment. Standard input is taken.
-    """
-    threading.Thread(target=_outlive, name="watch-parent", daemon=True).start()
-
-
-def _outlive() -> None:
-    # Not sys.stdin: its lock, held here for ever, would abort the interpreter at its end.
-    while os.read(0, 1):
-        pass
-    shutil.rmtree(folder(), ignore_errors=True)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    watch_parent()
-    # Loading the worker may take long, so it is watched before.
-    runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)

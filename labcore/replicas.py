@@ -8,7 +8,7 @@ Source: M. Li et al., Scaling distributed machine learning with the parameter se
 al., PyTorch distributed: experiences on accelerating data parallel training, 2020.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -129,6 +129,21 @@ class Replica:
             self.velocity = torch.zeros_like(self.flat)
         self.velocity.mul_(momentum).add_(self.gradient, alpha=1 / batch_size)
         self.flat.add_(self.velocity, alpha=-lr)
+
+    def state(self) -> dict[str, list[Tensor]]:
+        """What the next step depends on; the tensors are the replica's own, not copies."""
+        return {
+            "parameters": [self.flat],
+            "velocity": [] if self.velocity is None else [self.velocity],
+            "buffers": list(self.module.buffers()),
+        }
+
+    def restore(self, state: Mapping[str, Sequence[Tensor]]) -> None:
+        """Go back to a state of the same model, whose tensors are copied."""
+        self.velocity = torch.zeros_like(self.flat) if state["velocity"] else None
+        for name, own in self.state().items():
+            for mine, theirs in zip(own, state[name], strict=True):
+                mine.copy_(theirs)
 
 
 def _view(memory: Tensor, shape: torch.Size) -> Tensor:

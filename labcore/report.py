@@ -5,6 +5,7 @@ as it goes on; both return how it ended.
 """
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from labcore.datasets.errors import DataError
 from labcore.datasets.fashion_mnist import Place, load_from
 from labcore.events import (
     CellMeasured,
+    Checkpointed,
     ClassificationEvent,
     ClassifierTrained,
     Diverged,
@@ -27,8 +29,10 @@ from labcore.events import (
     Learnt,
     LossRecorded,
     MinibatchTrained,
+    ProcessesAwaited,
     Reached,
     RegressionEvent,
+    Resumed,
     ShardDone,
     Started,
     StepTaken,
@@ -46,6 +50,8 @@ Outcome = Finished | ClassifierTrained | Diverged | None
 
 EVERY_STEP = (StepTaken, ShardDone, ImagesTested)
 """Events that only say that something is done: written on request."""
+UNWRITTEN = (Learnt, ProcessesAwaited)
+"""Events that are never written: tensors, and that nothing has happened."""
 
 
 def write(facts: dict[str, Any]) -> None:
@@ -59,11 +65,25 @@ def write(facts: dict[str, Any]) -> None:
 
 
 def write_events(events: Iterable[Event], steps: bool) -> Outcome:
-    """Print a run's events as JSON lines; `EVERY_STEP` only with `steps`, tensors never."""
+    """Print a run's events as JSON lines: `EVERY_STEP` only with `steps`, `UNWRITTEN` never.
+
+    Of what a resumed run had done before, only how far it was.
+    """
     outcome: Outcome = None
     for event in events:
-        if not isinstance(event, Learnt) and (steps or not isinstance(event, EVERY_STEP)):
+        if isinstance(event, Resumed):
+            write({"event": "resumed", "step": event.step, "epochs": event.epochs})
+        elif not isinstance(event, UNWRITTEN) and (steps or not isinstance(event, EVERY_STEP)):
             write(event_facts(event))
+        if isinstance(event, Outcome):
+            outcome = event
+    return outcome
+
+
+def follow(events: Iterable[Event]) -> Outcome:
+    """Report nothing: how the run of a rank ends that is not the one to report."""
+    outcome: Outcome = None
+    for event in events:
         if isinstance(event, Outcome):
             outcome = event
     return outcome
@@ -115,8 +135,15 @@ def show_classification(events: Iterable[ClassificationEvent], runs_in_lockstep:
         for event in events:
             done = 0.0
             match event:
+                case ProcessesAwaited() if bar.n == 0:
+                    testing = f"{event.ready} of {event.world_size} processes are ready"
                 case Started():
                     bar.reset(event.steps)
+                    testing = ""
+                case Resumed():
+                    done = event.step
+                case Checkpointed() if event.problem is not None:
+                    bar.write(str(event), file=sys.stderr)
                 case ShardDone():
                     done = 1 / (2 * event.world_size * runs_in_lockstep)
                 case MinibatchTrained():

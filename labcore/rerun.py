@@ -10,10 +10,11 @@ from string import Template
 
 import torch
 
-from labcore.classification import EVALUATED_AT_ONCE, ClassificationConfig
+from labcore.classification import ClassificationConfig
 from labcore.collectives import ALLREDUCE
-from labcore.config import format_fields
+from labcore.config import ConfigError, format_fields
 from labcore.datasets.fashion_mnist import first_of_each_class
+from labcore.evaluation import EVALUATED_AT_ONCE
 from labcore.flags import flag_name
 from labcore.models import INITIALISATIONS, MODELS
 from labcore.quoting import Quotes, import_block
@@ -189,6 +190,9 @@ for epoch in range(1, EPOCHS + 1):
     accuracy = test(replicas[0], test_images[test_rows], test_labels[test_rows])
     print(f"epoch {epoch}: mean loss {total / IMAGES:.6f}, test accuracy {accuracy:.4f}")
 ''')
+UP_TO_ROUNDING = """\
+The run had another engine: this script has its replicas in one process, and so adds the same
+numbers in another order. They are those of the run up to rounding."""
 PROVIDED = {"Send", "Phase", "Schedule"}
 """What `TEMPLATE` defines in short for the quoted allreduce."""
 IMPORTS = {
@@ -210,12 +214,17 @@ def script(config: ClassificationConfig, folder: str = "FashionMNIST/raw") -> st
     """A Python program that repeats a run and prints mean loss and test accuracy of each epoch.
 
     It needs torch and numpy, and nothing of the lab; the images come from the folder that it is
-    given on its command line.
+    given on its command line. Whatever the engine, it has logical replicas in one process.
 
     Args:
         config: the run.
         folder: where it looks for the images if it is given none.
+
+    Raises:
+        ConfigError: no script can repeat it; see `why_no_script`.
     """
+    if problem := why_no_script(config):
+        raise ConfigError(problem)
     quotes = Quotes(PROVIDED)
     split, algorithm = PARTITIONS[config.split], ALLREDUCE[config.allreduce]
     quoted = {
@@ -249,10 +258,23 @@ def script(config: ClassificationConfig, folder: str = "FashionMNIST/raw") -> st
     )
 
 
+def why_no_script(config: ClassificationConfig) -> str | None:
+    """Why no script repeats a run, None if one does."""
+    if config.batch_norm == "local":
+        return None
+    return (
+        "A script has batch norm over each shard, since its replicas share one process; received "
+        f"{config.batch_norm}. Try a run with batch norm local."
+    )
+
+
 def _words(config: ClassificationConfig) -> str:
     devices = "1 device" if config.replicas == 1 else f"{config.replicas} devices"
     epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
-    return f"{MODELS[config.model].label} on {devices}, {config.images:,} images, {epochs}."
+    words = f"{MODELS[config.model].label} on {devices}, {config.images:,} images, {epochs}."
+    if config.engine == "logical":
+        return words
+    return f"{words}\n{UP_TO_ROUNDING}"
 
 
 def _flags(config: ClassificationConfig) -> str:

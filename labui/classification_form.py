@@ -5,15 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
+import torch
 
 from labcore.calibration import calibrate, estimate
-from labcore.classification import ClassificationConfig
+from labcore.classification import ClassificationConfig, check_machine
 from labcore.config import Config, ConfigError, choice, ruled_fields
 from labcore.datasets.errors import DataError
 from labcore.datasets.fashion_mnist import FashionMNIST
 from labcore.jobs import pool
 from labcore.links import Query
-from labcore.models import MODELS
+from labcore.models import MODELS, has_batch_norm
+from labcore.places import MOST_PROCESSES
 from labcore.reported import FASHION_MNIST_RUNS, ReportedRun
 from labui.draft import Draft, keep_draft, numbers, open_draft, setting_widget, values_of
 
@@ -25,12 +27,21 @@ CHOICES = (
     ("model",),
     ("initialisation", "scaling"),
     ("split", "allreduce", "equivalence"),
+    ("engine", "batch_norm"),
 )
 NUMBERS = (
     ("replicas", "batch_size", "lr", "momentum"),
     ("images", "epochs", "warmup_epochs", "seed"),
 )
 """The settings as they stand on the page, row by row."""
+
+ENGINE_WORDS = {
+    "logical": "One process does the work of all devices in turn.",
+    "processes": "Each device is a process, which takes seconds to start. "
+    f"At most {MOST_PROCESSES} run on this machine at once, of all who use it; others wait.",
+    "dataparallel": "nn.DataParallel works on GPUs only: on a CPU it would run a single copy and "
+    "not say so.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +160,10 @@ def classification(
     except ConfigError as error:
         return None, error
     try:
+        check_machine(config)
         if config.images > len(data.train_labels):
             data.train_rows(config.images)  # says what there is and how to get more
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         return config, error
     return config, draft.refused
 
@@ -198,17 +210,45 @@ def settings_widgets(draft: Draft) -> None:
     for choices in CHOICES:
         with st.container(horizontal=True):
             for name in choices:
-                setting_widget(draft, ClassificationConfig, name)
+                useless = name == "batch_norm" and _batch_norm_is_settled(draft)
+                setting_widget(draft, ClassificationConfig, name, disabled=useless)
+        if "engine" in choices:
+            st.caption(_engine_words(draft))
     for row in NUMBERS:
         for column, name in zip(st.columns(4), row, strict=False):
             with column:
                 setting_widget(draft, ClassificationConfig, name)
 
 
+def _batch_norm_is_settled(draft: Draft) -> bool:
+    """Whether batch norm has no other setting here; one that a link brings can be taken back."""
+    return draft.values["batch_norm"] == "local" and _why_local(draft) is not None
+
+
+def _why_local(draft: Draft) -> str | None:
+    """Why batch norm can only average over each shard, None if it can do otherwise."""
+    if not has_batch_norm(draft.values["model"]):
+        return f"{MODELS[draft.values['model']].label} has no batch norm."
+    if torch.cuda.device_count() == 0:
+        return "Batch norm over the whole minibatch needs a GPU."
+    if draft.values["engine"] != "processes":
+        return "Batch norm over the whole minibatch needs a process per device."
+    return None
+
+
+def _engine_words(draft: Draft) -> str:
+    """What the engine that is chosen is about, and why there is no choice for batch norm."""
+    words = ENGINE_WORDS[draft.values["engine"]]
+    return " ".join(filter(None, [words, _why_local(draft)]))
+
+
 def estimate_in_words(config: ClassificationConfig) -> str:
     """How long the run will take on this machine, from a short trial of the model."""
     seconds = estimate(config, calibrate(config.model, pool().cores))
-    return f"about {in_words(seconds)} on this machine, as busy as it was when it was tried"
+    words = f"about {in_words(seconds)} on this machine, as busy as it was when it was tried"
+    if config.engine == "processes":
+        return f"{words}, if logical replicas run them; processes share the work, but start slowly"
+    return words
 
 
 def in_words(seconds: float) -> str:

@@ -10,19 +10,39 @@ from labcore import classification_charts as charts
 from labcore.classification import ClassificationConfig
 from labcore.classification_history import ClassificationHistory
 from labcore.datasets.fashion_mnist import CLASSES, FashionMNIST
-from labcore.events import Diverged, ImagesTested, Learnt, ShardDone
+from labcore.events import (
+    Diverged,
+    ImagesTested,
+    Learnt,
+    MinibatchTrained,
+    ProcessesAwaited,
+    ShardDone,
+)
 from labcore.jobs import Job
-from labcore.replicas import place
+from labcore.models import has_batch_norm
+from labcore.replicas import PHASES, place
 from labui.classification_form import FORM, Detail, in_words, reported_for
 from labui.draft import Draft, setting_widget, write_query
 from labui.exports import classification_exports
 from labui.page import plain
+from labui.process_run import waiting_words
 from labui.run_list import Run, run_table
 from labui.run_panel import status
 
 _WHY_RESNETS_DIFFER = (
     "Not zero, and rightly so: batch norm averages over each replica's own shard, so k replicas of "
     "a residual network do not compute what one device would."
+)
+_TAKE_TURNS = (
+    "Logical replicas share this CPU and take turns: they do the arithmetic of k devices, so "
+    "the sums, the splits and the equality are real, but forward and backward do not get "
+    "faster. What k GPUs would gain, and what their allreduce over real links would cost, "
+    "cannot be seen here. Pin runs with other numbers of devices to compare."
+)
+_SIDE_BY_SIDE = (
+    "Processes run side by side, as far as there are cores for them; these are the times of rank "
+    "0's, those of all are under Replicas. The gradients are summed while the backward pass goes "
+    "on: the allreduce is what that takes beyond it, the wait for slower processes included."
 )
 _WHY_SUMS_DIFFER = (
     "The same sums in another order: they differ by rounding, at first in the eighth digit. Where "
@@ -63,6 +83,7 @@ def draw_run(
     st.caption(_sentence(history, changed=job is not None and history.config != config))
     if job is not None and job.error:
         st.error(plain(job.error))
+    _kept(history)
     setting_widget(draft, Detail, "detail")
     write_query(FORM, draft)
     details: dict[str, Callable[[], None]] = {
@@ -79,7 +100,7 @@ def draw_run(
 
 def _progress(history: ClassificationHistory) -> tuple[float, str]:
     if history.started is None:
-        return 0.0, ""
+        return _start_up(history.starting)
     taken = history.taken
     step, epochs = (taken.step, taken.epochs) if taken else (0, 0.0)
     words = [
@@ -96,6 +117,16 @@ def _progress(history: ClassificationHistory) -> tuple[float, str]:
     if history.images_per_second:
         words.append(f"{history.images_per_second:,.0f} images/s")
     return step / history.started.steps, " · ".join(words)
+
+
+def _start_up(starting: ProcessesAwaited | None) -> tuple[float, str]:
+    if starting is None:
+        return 0.0, ""
+    if starting.missing:
+        return 0.0, waiting_words(starting.missing)
+    count = starting.world_size
+    words = f"starting {count} process{'es' * (count > 1)}: {starting.ready} of {count} ready"
+    return starting.ready / count, f"{words}, {starting.seconds:.0f} s"
 
 
 def _curves(history: ClassificationHistory, shown: dict[str, ClassificationHistory]) -> None:
@@ -115,7 +146,7 @@ def _curves(history: ClassificationHistory, shown: dict[str, ClassificationHisto
 
 def _sentence(history: ClassificationHistory, *, changed: bool) -> str:
     config = history.config
-    words = [f"{place(config.replicas).words}."]
+    words = [f"{_placement(config)}."]
     if isinstance(history.outcome, Diverged):
         words.insert(0, f"**{history.outcome}**")
     elif history.outcome:
@@ -132,6 +163,21 @@ def _sentence(history: ClassificationHistory, *, changed: bool) -> str:
     return " ".join(words)
 
 
+def _placement(config: ClassificationConfig) -> str:
+    if config.engine != "processes":
+        return place(config.replicas).words
+    count = config.replicas
+    return f"{count} process{'es' * (count > 1)} on this machine, one per replica"
+
+
+def _kept(history: ClassificationHistory) -> None:
+    """From which step the run went on, and where it was last written down, or why not."""
+    if history.resumed is not None:
+        st.caption(f"Resumed after step {history.resumed:,}.")
+    if kept := history.checkpoint:
+        (st.caption if kept.problem is None else st.warning)(plain(str(kept)))
+
+
 def _replicas(history: ClassificationHistory) -> None:
     """Every replica's share of the last step, and whether they are still equal."""
     step = history.latest
@@ -146,10 +192,12 @@ def _replicas(history: ClassificationHistory) -> None:
             "mean loss": list(step.losses) if step else missing,
             "gradient norm before": list(step.norms) if step else missing,
             "after the allreduce": [step.norm] * len(devices) if step else missing,
+            **_milliseconds(step),
         },
         column_config=dict.fromkeys(
             ("mean loss", "gradient norm before", "after the allreduce"), four
-        ),
+        )
+        | dict.fromkeys(map(_in_ms, PHASES), st.column_config.NumberColumn(format="%.1f")),
         hide_index=True,
         width="stretch",
     )
@@ -160,19 +208,32 @@ def _replicas(history: ClassificationHistory) -> None:
     if step.difference is not None:
         st.markdown(f"Largest difference to the same run on one device: **{step.difference:.2g}**.")
         if history.config.replicas > 1:
-            resnet = "resnet" in history.config.model
-            st.info(_WHY_RESNETS_DIFFER if resnet else _WHY_SUMS_DIFFER)
+            config = history.config
+            own = has_batch_norm(config.model) and config.batch_norm == "local"
+            st.info(_WHY_RESNETS_DIFFER if own else _WHY_SUMS_DIFFER)
+
+
+def _milliseconds(step: MinibatchTrained | None) -> dict[str, list[float]]:
+    """A column per phase with the time of every process; none where replicas share one."""
+    if step is None or not step.rank_phases:
+        return {}
+    return {
+        _in_ms(phase): [1000 * phases[phase] for phases in step.rank_phases] for phase in PHASES
+    }
+
+
+def _in_ms(phase: str) -> str:
+    return f"{phase}, ms"
 
 
 def _time(shown: dict[str, ClassificationHistory]) -> None:
     """A mean step by phase, one bar per run."""
     st.vega_lite_chart(charts.phase_columns(shown), charts.phase_spec(), key="time chart")
-    st.caption(
-        "Logical replicas share this CPU and take turns: they do the arithmetic of k devices, so "
-        "the sums, the splits and the equality are real, but forward and backward do not get "
-        "faster. What k GPUs would gain, and what their allreduce over real links would cost, "
-        "cannot be seen here. Pin runs with other numbers of devices to compare."
-    )
+    engines = {each.config.engine for each in shown.values()}
+    if "logical" in engines:
+        st.caption(_TAKE_TURNS)
+    if "processes" in engines:
+        st.caption(_SIDE_BY_SIDE)
 
 
 def _numbers(history: ClassificationHistory) -> None:

@@ -11,7 +11,7 @@ from labcore.charts import Columns
 from labcore.classification_history import ClassificationHistory
 from labcore.exports import columns_csv, epochs_csv, points_csv, run_json
 from labcore.pictures import png, svg
-from labcore.rerun import script
+from labcore.rerun import script, why_no_script
 from labui.classification_form import reported_for
 
 Chart = tuple[dict[str, Any], Columns]
@@ -43,14 +43,25 @@ def classification_exports(history: ClassificationHistory) -> None:
         "Script": (
             "rerun.py",
             lambda: script(history.config),
-            "A Python program, with torch and numpy alone, that repeats the run's numbers.",
+            "A Python program, with torch and numpy alone, that repeats the run's numbers; those "
+            "of processes up to rounding, with logical replicas.",
         ),
     }
+    unlike = why_no_script(history.config)
     with st.popover("Take it home", icon=":material/download:", help="The run as files."):
         for label, (name, make, text) in files.items():
+            refused = unlike if label == "Script" else None
             st.download_button(
-                label, make, file_name=name, on_click="ignore", help=text, key=f"export:{name}"
+                label,
+                make,
+                file_name=name,
+                on_click="ignore",
+                help=refused or text,
+                key=f"export:{name}",
+                disabled=refused is not None,
             )
+        if unlike:
+            st.caption(unlike)
 
 
 def chart_exports(name: str, charts: Mapping[str, Callable[[], Chart]]) -> None:

@@ -1,7 +1,7 @@
 """The allreduce on the page, run on real processes of this machine."""
 
+import time
 from contextlib import closing
-from threading import Lock
 
 import streamlit as st
 from torch import Tensor
@@ -14,16 +14,15 @@ from labcore.process_allreduce import (
     difference,
     reduce_steps,
 )
-from labcore.processes import WorkerError
+from labcore.processes import PlacesAwaited, WorkerError
 from labcore.units import in_bytes, in_seconds
 from labui.page import plain
+from labui.process_run import has_processes, waiting_words
+from labui.run_panel import POLL_SECONDS
 
 RESULT = "allreduce:real"
 STAGES = {"loaded": 0.25, "joined": 0.5, "reduced": 0.75, "timed": 1.0}
 """How far a rank's process is with each stage."""
-
-one_at_a_time = Lock()
-"""Every process loads torch: a class that presses at once takes turns."""
 
 
 @st.fragment
@@ -39,11 +38,14 @@ def run_for_real(vectors: Tensor, played: Tensor) -> None:
         f"{len(vectors)} process{'es' * (len(vectors) > 1)} on this machine sum these vectors with "
         "torch.distributed over gloo, which chooses an algorithm of its own."
     )
-    too_many = len(vectors) > LARGEST_WORLD_SIZE
     why = f"At most {LARGEST_WORLD_SIZE} ranks: every one is a process that loads torch."
-    if st.button("Run", icon=":material/memory:", disabled=too_many, help=why, key="run for real"):
+    refused = len(vectors) > LARGEST_WORLD_SIZE
+    if has_processes():
+        why = "One run on processes at a time: stop the one on the Fashion-MNIST page first."
+        refused = True
+    if st.button("Run", icon=":material/memory:", disabled=refused, help=why, key="run for real"):
         _run(vectors)
-    if too_many:
+    if refused:
         st.caption(why)
     ran, result = st.session_state.get(RESULT, (None, None))
     if ran is not None and ran.shape == vectors.shape and bool((ran == vectors).all()):
@@ -52,19 +54,23 @@ def run_for_real(vectors: Tensor, played: Tensor) -> None:
 
 def _run(vectors: Tensor) -> None:
     """Run the processes, and keep their result; they end with this, whatever happens."""
-    bar = st.progress(0.0, text="Waiting for the run of someone else to end")
-    with one_at_a_time:
-        try:
-            with closing(reduce_steps(vectors)) as events:
-                done = dict.fromkeys(range(len(vectors)), 0.0)
-                for event in events:
-                    if isinstance(event, StageReached):
-                        done[event.rank] = STAGES[event.stage]
-                    if isinstance(event, ProcessReduce):
+    bar = st.progress(0.0)
+    try:
+        with closing(reduce_steps(vectors)) as events:
+            done = dict.fromkeys(range(len(vectors)), 0.0)
+            for event in events:
+                words = "Starting the processes"
+                match event:
+                    case PlacesAwaited(missing):
+                        words = waiting_words(missing)
+                        time.sleep(POLL_SECONDS)
+                    case StageReached(rank, stage):
+                        done[rank] = STAGES[stage]
+                    case ProcessReduce():
                         st.session_state[RESULT] = (vectors, event)
-                    bar.progress(sum(done.values()) / len(done), text="Starting the processes")
-        except (WorkerError, ConfigError) as error:
-            st.error(plain(str(error)))
+                bar.progress(sum(done.values()) / len(done), text=words)
+    except (WorkerError, ConfigError) as error:
+        st.error(plain(str(error)))
     bar.empty()
 
 

@@ -20,24 +20,28 @@ from typing import Any
 import pytest
 
 from labcore import __main__ as cli
-from labcore import report
+from labcore import report, signals
 from labcore.classification import ClassificationConfig, train_classifier
 from labcore.config import Choice, number, ruled_fields
 from labcore.datasets.download import Progress
 from labcore.datasets.errors import DataError
 from labcore.datasets.fashion_mnist import EMBEDDED, FashionMNIST
 from labcore.events import (
+    Checkpointed,
     ClassificationEvent,
     ClassifierTrained,
     EpochEvaluated,
     Event,
     Finished,
     MinibatchTrained,
+    ProcessesAwaited,
+    Resumed,
     ShardDone,
     Started,
     StepTaken,
 )
 from labcore.events import ImagesTested as ImagesSeen  # pytest collects what is named Test…
+from labcore.flags import flag_name
 from labcore.optimizers import OPTIMIZERS, SGD, Adam
 from labcore.regression import RegressionConfig, RegressionSettings, train_regression
 
@@ -287,14 +291,18 @@ def test_a_diverged_classification_exits_with_3(capsys: pytest.CaptureFixture[st
 def test_every_choice_of_classify_is_accepted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def train(config: ClassificationConfig, data: FashionMNIST) -> Iterator[Event]:
+    def train(
+        config: ClassificationConfig, data: FashionMNIST, **others: object
+    ) -> Iterator[Event]:
         return
         yield
 
     monkeypatch.setattr(cli, "train_classifier", train)
     for each, rule in ruled_fields(ClassificationConfig):
         for option in rule.options if isinstance(rule, Choice) else ():
-            assert cli.main(["classify", "--" + each.name, option]) == 0
+            # Only processes can synchronise their batch norms.
+            with_it = ["--engine", "processes"] if option == "synchronised" else []
+            assert cli.main(["classify", flag_name(each.name), option, *with_it]) == 0
             assert lines(capsys.readouterr().out)[0][each.name] == option
 
 
@@ -446,7 +454,7 @@ def test_help_explains_every_exit_status(capsys: pytest.CaptureFixture[str]) -> 
     status_of(["--help"])
     shown = capsys.readouterr().out
     statuses = re.findall(r"(?:: |; )(\d+) ", shown)
-    assert statuses == ["0", "1", "2", "3", "4", "130", "141", "143"]
+    assert statuses == ["0", "1", "2", "3", "4", "5", "130", "141", "143"]
 
 
 def test_importing_it_leaves_the_heavy_packages_out() -> None:
@@ -653,8 +661,8 @@ def test_a_signal_in_the_middle_of_a_slow_step_ends_it_with_one_line() -> None:
 def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: dict[signal.Signals, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    with pytest.raises(cli._Stopped):
-        cli._stop(signal.SIGTERM, None)
+    with pytest.raises(signals.Stopped):
+        signals.stop(signal.SIGTERM, None)
     assert handlers == {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -902,3 +910,46 @@ def test_sweeps_are_summed_up_for_people(arguments: list[str], words: list[str])
     status, shown = on_terminal(*arguments)
     assert status == 0
     assert all(each in shown for each in words)
+
+
+# Runs on processes; see also test_rank_process
+
+
+RESUMED = [
+    ProcessesAwaited(1, 2, 0.05),
+    Started(10, 5, None, None),
+    Resumed(3, 0.6, (), (), {}),
+    Checkpointed(4, 0.8, "run.ckpt", "No space left on device"),
+    ClassifierTrained(10, 2, 0.5, 1.0, "2 processes"),
+]
+
+
+def test_of_a_resumed_run_it_is_written_how_far_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report.write_events(RESUMED, steps=True)
+    written = lines(capsys.readouterr().out)
+    assert [each["event"] for each in written] == [
+        "started", "resumed", "checkpointed", "classifier_trained",
+    ]  # fmt: skip
+    assert written[1] == {"event": "resumed", "step": 3, "epochs": 0.6}
+
+
+def test_a_checkpoint_that_could_not_be_written_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show_classification(RESUMED, 1)
+    message = capsys.readouterr().err
+    assert "Step 4 could not be kept in run.ckpt: No space left on device." in message
+
+
+def test_the_run_of_another_rank_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.follow(RESUMED) == RESUMED[-1]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_foreign_checkpoint_exits_with_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.ckpt"
+    path.write_text("something else")
+    assert cli.main([*TINY, "--engine", "processes", "--checkpoint", str(path)]) == 5
+    assert "it is none, or damaged" in capsys.readouterr().err

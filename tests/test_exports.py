@@ -177,7 +177,7 @@ def test_json_says_where_the_images_came_from(history: ClassificationHistory) ->
 
 def test_json_has_every_kept_minibatch(history: ClassificationHistory) -> None:
     points = parsed(run_json(history))["minibatches"]
-    tuples = ("rows", "losses", "norms")
+    tuples = ("rows", "losses", "norms", "rank_phases")
     back = [
         MinibatchTrained(**point | {name: tuple(point[name]) for name in tuples})
         for point in points
@@ -228,3 +228,11 @@ def test_json_of_a_race_has_its_config() -> None:
     sgd = {"name": "sgd", "lr": 0.02}
     assert config["racers"] == [{"optimizer": sgd, "name": "SGD", "before": []}]
     assert (config["name"], config["epochs"], config["batch_size"]) == ("race", 1, 300)
+
+
+def test_csv_has_each_process_time_by_phase(history: ClassificationHistory) -> None:
+    times = ({"split": 0.5}, {"split": 0.25})
+    one = ClassificationHistory(CONFIG, "")
+    one.add(replace(next(iter(history.minibatches)), rank_phases=times))
+    [row] = csv.DictReader(io.StringIO(points_csv(one)))
+    assert (row["split_seconds_0"], row["split_seconds_1"]) == ("0.5", "0.25")

@@ -318,7 +318,7 @@ def test_uniform_weights_fill_their_interval(scheme, tensor):
     assert np.abs(weight).max() == pytest.approx(bound, rel=0.001)
 
 
-@pytest.mark.parametrize("scheme", set(INITIALISATIONS) - set(BOUNDS))
+@pytest.mark.parametrize("scheme", sorted(INITIALISATIONS.keys() - BOUNDS))
 def test_normal_weights_have_a_normal_distributions_kurtosis(scheme):
     weight = list(filled(LeNet(), scheme).parameters())[4].detach().numpy()
     # 3 for a normal distribution, 1.8 for a uniform one.

@@ -186,7 +186,7 @@ def test_a_process_that_hangs_in_an_allreduce_ends_with_its_parent(tmp_path: Pat
     worker = """
     import time, torch
     from torch import distributed as dist
-    from labcore.processes import report
+    from labcore.worker import report
     from labcore.process_allreduce import _join
     rank = _join()
     report({})

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from labcore import processes
+from labcore import processes, worker
 from labcore.processes import (
     WorkerError,
     WorkerEvent,
@@ -49,7 +49,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def write(body: str) -> str:
-        head = "import os, signal, sys, time\nfrom labcore.processes import *\n"
+        head = "import os, signal, sys, time\nfrom labcore.worker import *\n"
         rank = "rank = int(os.environ['RANK'])\n"
         (tmp_path / "some_worker.py").write_text(head + rank + textwrap.dedent(body))
         return "some_worker"
@@ -227,7 +227,7 @@ def test_the_time_until_someone_asks_does_not_count_as_silence(write: Write) -> 
 
 def test_a_worker_outside_the_launcher_is_told_how_to_start() -> None:
     with pytest.raises(RuntimeError, match="Call run_workers"):
-        processes.folder()
+        worker.folder()
 
 
 # Whose fault it was
@@ -424,3 +424,54 @@ def test_a_worker_that_still_loads_ends_with_its_parent(write: Write) -> None:
         pids = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
         assert gone_within(5, pids)
+
+
+# Asked to stop, and other news between parent and workers
+
+
+def test_workers_are_told_when_they_are_to_stop(write: Write) -> None:
+    module = write("report({})\nwhile not stop_asked(): time.sleep(.01)\nreport({'stopped': 1})")
+    stop = threading.Event()
+    events = run_workers(module, [None, None], LONG, stop=stop)
+    pids_until_reported(events, 2)
+    stop.set()
+    assert sorted(reports(events)) == [(0, {"stopped": 1}), (1, {"stopped": 1})]
+
+
+def test_a_worker_that_ends_before_it_is_told_to_stop_is_no_failure(write: Write) -> None:
+    stop = threading.Event()
+    events = run_workers(write("report({}); os._exit(0)"), [None], LONG, stop=stop)
+    pids_until_reported(events, 1)
+    time.sleep(0.5)
+    stop.set()
+    assert list(reports(events)) == []
+
+
+def test_what_all_read_is_there_before_the_first_starts(write: Write) -> None:
+    module = write("report({'text': (folder() / 'common').read_text()})")
+    events = run_workers(
+        module, [None, None], LONG, prepare=lambda folder: (folder / "common").write_text("hello")
+    )
+    assert [facts for _, facts in reports(events)] == [{"text": "hello"}] * 2
+
+
+def test_of_two_that_have_failed_the_one_that_lost_the_other_is_not_named(write: Write) -> None:
+    """Even where it is the first of them."""
+    module = write("report({}); time.sleep(.2); os._exit(LOST_THE_OTHERS if rank == 0 else 1)")
+    events = run_workers(module, [None, None], LONG)
+    pids_until_reported(events, 2)
+    time.sleep(1)
+    with pytest.raises(WorkerError, match="rank 1 of 2 ended with exit code 1"):
+        list(events)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a pipe has a size of its own")
+def test_a_worker_that_nobody_listens_to_soon_waits(write: Write, tmp_path: Path) -> None:
+    """So that a paused run does not run ahead."""
+    count = tmp_path / "count"
+    note = f"open({str(count)!r}, 'w').write(str(i))"
+    body = f"for i in range(10_000):\n    report({{'i': i}})\n    {note}"
+    with closing(run_workers(write(body), [None], LONG)) as events:
+        pids_until_reported(events, 1)
+        time.sleep(1)
+        assert int(count.read_text()) < 300

@@ -639,3 +639,17 @@ def test_replicas_on_gpus_are_bitwise_equal():
     them = Replicas("lenet", place(4).devices, "torch", torch.Generator().manual_seed(0))
     train(them, (50,) * 5)
     assert them.drift() == 0.0
+
+
+def test_a_restored_replica_takes_the_same_steps() -> None:
+    """With the momentum's memory, and with the running statistics of batch norms."""
+    settings = {"lr": 0.01, "momentum": 0.9}
+    first, later = minibatches((20, 20))
+    one, other = replicas(1, "resnet18_quarter"), replicas(1, "resnet18_quarter")
+    step(one, *first, **settings)
+    other.ranks[0].restore(one.ranks[0].state())
+    for each in (one, other):
+        step(each, *later, **settings)
+    for name, tensors in one.ranks[0].state().items():
+        assert tensors
+        assert all(map(torch.equal, tensors, other.ranks[0].state()[name]))

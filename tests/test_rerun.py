@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from labcore import rerun, schedules
 from labcore.classification import ClassificationConfig, train_classifier
 from labcore.collectives import ALLREDUCE
-from labcore.config import ruled_fields
+from labcore.config import ConfigError, ruled_fields
 from labcore.datasets.fashion_mnist import EMBEDDED
 from labcore.events import EpochEvaluated, MinibatchTrained
 from labcore.models import INITIALISATIONS, MODELS
@@ -180,6 +181,20 @@ def test_no_allreduce_makes_a_script_much_longer(allreduce: str) -> None:
 def test_a_script_names_the_command_that_is_the_same_run() -> None:
     command = "python -m labcore classify --model resnet18_quarter --replicas 2 --images 100 "
     assert command + "--momentum 0.5 --epochs 1 --initialisation he\n" in script(QUARTER)
+
+
+@pytest.mark.parametrize("engine", ["processes", "dataparallel"])
+def test_a_script_of_another_engine_says_what_it_repeats(engine: str) -> None:
+    text = script(replace(QUARTER, engine=engine))
+    check(text)
+    assert f"--engine {engine}" in text
+    assert "They are those of the run up to rounding." in ast.get_docstring(ast.parse(text))
+
+
+def test_synchronised_batch_norm_has_no_script() -> None:
+    config = replace(QUARTER, engine="processes", batch_norm="synchronised")
+    with pytest.raises(ConfigError, match=r"batch norm over each shard.*received synchronised"):
+        script(config)
 
 
 def test_quotes_have_what_they_need_before_them() -> None:

@@ -22,6 +22,7 @@ from tests.browser.test_optimizers import (
     step,
     wait_until,
 )
+from tests.children import children
 
 expect.set_options(timeout=20_000)
 
@@ -329,3 +330,22 @@ def test_theme_draws_a_run_without_an_error(server, visit, theme):
         page.wait_for_url(re.compile(f"detail={DETAILS[detail]}"))
         page.locator("svg.marks").first.wait_for()
     assert window.errors == []
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+ON_TWO = f"{PATH}?engine=processes&replicas=2&images=200&batch_size=50&initialisation=he"
+
+
+def test_two_processes_to_the_summary_and_two_stopped_while_they_start(server, visit):
+    page = opened(visit(), f"{server.url}{ON_TWO}&epochs=2")
+    press(page, "Start")
+    expect(progress(page)).to_contain_text("starting 2 processes")
+    expect(progress(page)).to_contain_text("Finished · epoch 2.00 of 2", timeout=60_000)
+    expect(main(page)).to_contain_text("on 2 processes on the CPU")
+
+    press(page, "Start")
+    expect(progress(page)).to_contain_text("starting 2 processes")
+    press(page, "Stop")
+    expect_state(page, "Stopped")
+    wait_until(page, lambda: children(server.process.pid) == set())
