@@ -20,9 +20,11 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     # Importing torch takes a second or two; Ctrl-C meanwhile should leave no traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import errno
+import math
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +47,7 @@ from labcore.datasets.download import download
 from labcore.datasets.errors import DataError
 from labcore.datasets.fashion_mnist import FashionMNIST
 from labcore.datasets.table import Table
-from labcore.events import ClassificationEvent, Diverged
+from labcore.events import Checkpointed, ClassificationEvent, Diverged
 from labcore.facts import facts
 from labcore.fair_race import FairRaceConfig, FairRaceHistory, fair_race
 from labcore.flags import WRONG_SETTING
@@ -67,9 +69,11 @@ On a terminal the output is for people; into a pipe or a file, or with --json, i
 Exit status: {FINISHED} finished; 1 internal error, with a traceback; {WRONG_SETTING} wrong flag or
 value; {DIVERGED} the run diverged; {DATA_ERROR} a data file is missing or damaged, has too few
 images, or could not be downloaded; {RUN_ERROR} a process of the run failed or could not reach the
-others, or a checkpoint cannot be used; 130 interrupted by Ctrl-C; {CLOSED_PIPE} the reader closed
-the pipe; 143 terminated."""
+others, a checkpoint cannot be used or written, or the disk for the output is full; 130 interrupted
+by Ctrl-C; {CLOSED_PIPE} the reader closed the pipe; 143 terminated."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where no more can be written."""
 STATUS: dict[type[Exception], int] = {ConfigError: WRONG_SETTING, DataError: DATA_ERROR}
 """Exit status of errors whose message is for the user, if it is not `RUN_ERROR`."""
 
@@ -132,7 +136,9 @@ class Classify:
         """Run to the end; returns the exit status."""
         data = fashion_mnist.load(self.data_dir)
         path = Path(os.path.abspath(self.checkpoint)) if self.checkpoint else None
-        timeout = self.timeout if self.timeout > 0 else patience(self.run)
+        if not 0 <= self.timeout < math.inf:
+            raise refusal("timeout", self.timeout, "a finite number of seconds from 0", 60)
+        timeout = self.timeout or patience(self.run)
         if started_by_torchrun():
             with stopping_between_events() as stopped:
                 events = be_a_rank(self.run, data, path, timeout, lambda: bool(stopped))
@@ -152,14 +158,27 @@ class Classify:
         data: FashionMNIST,
         silent: bool = False,
     ) -> int:
-        with closing(events):
+        unkept: list[Checkpointed] = []
+        with closing(events), closing(_noting(events, unkept)) as noted:
             if silent:
-                return _status(report.follow(events))
+                return _status(report.follow(noted))
             if _for_people(self):
                 runs = 2 if self.run.equivalence == "on" else 1
-                return _status(report.show_classification(events, runs))
-            report.write({"event": "config", **facts(self.run), "source": data.source})
-            return _status(report.write_events(events, self.steps))
+                status = _status(report.show_classification(noted, runs))
+            else:
+                report.write({"event": "config", **facts(self.run), "source": data.source})
+                status = _status(report.write_events(noted, self.steps))
+        return RUN_ERROR if unkept and status == FINISHED else status
+
+
+def _noting(
+    events: Iterable[ClassificationEvent], unkept: list[Checkpointed]
+) -> Generator[ClassificationEvent, None, None]:
+    """The same events; the last checkpoint is put into the list if it could not be written."""
+    for event in events:
+        if isinstance(event, Checkpointed):
+            unkept[:] = [event] if event.problem is not None else []
+        yield event
 
 
 @dataclass(frozen=True)
@@ -328,7 +347,7 @@ Command = Regression | Classify | Sweep | FairRace | Optimizers | Data
 
 
 def _for_people(command: Command) -> bool:
-    return sys.stdout.isatty() and not command.json
+    return sys.stdout is not None and sys.stdout.isatty() and not command.json
 
 
 def _status(outcome: report.Outcome) -> int:
@@ -381,14 +400,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _parse(sys.argv[1:] if arguments is None else arguments)()
         finally:
             # A closed pipe should show here, after --help too, and not when Python shuts down.
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except (ConfigError, DataError, WorkerError, LostRankError, CheckpointError) as error:
         print(error, file=sys.stderr)
         return STATUS.get(type(error), RUN_ERROR)
-    except BrokenPipeError:
+    except OSError as error:
+        closed = isinstance(error, BrokenPipeError)
+        if not closed and error.errno not in FULL:
+            raise
         # What is left in the buffer goes nowhere, or Python would complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        if closed:
+            return CLOSED_PIPE
+        print(f"{error.strerror}: free some, or write elsewhere.", file=sys.stderr)
+        return RUN_ERROR
     except Stopped as stopped:
         number = stopped.args[0]
         print(STOP_SIGNALS[number], file=sys.stderr)

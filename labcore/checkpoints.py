@@ -2,15 +2,18 @@
 
 A checkpoint holds what the next step depends on, and what is kept of the curve so far. It is first
 written beside its place under a name that ends in `.partial`, and takes its place only when it is
-on the disk: so whatever happens meanwhile, the file there is a whole one, this or the last.
+on the disk: so whatever happens meanwhile, the file there is a whole one, this or the last, even
+where two runs write to one place.
 """
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -65,7 +68,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """
     content = {each.name: getattr(checkpoint, each.name) for each in fields(checkpoint)}
     content["curve"] = json.dumps(wire.pack(checkpoint.curve, path.parent))
-    partial = partial_of(path)
+    partial = partial_of(path, os.getpid())
     try:
         with partial.open("wb") as file:
             torch.save({"labcore": VERSION, **content}, file)
@@ -80,9 +83,9 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         raise cause if isinstance(cause, OSError) else OSError(str(error)) from error
 
 
-def partial_of(path: Path) -> Path:
-    """Where a checkpoint is while it is being written."""
-    return path.with_name(f"{path.name}.partial")
+def partial_of(path: Path, pid: int) -> Path:
+    """Where a checkpoint is while that process writes it."""
+    return path.with_name(f"{path.name}.{pid}.partial")
 
 
 def load(path: Path, settings: Mapping[str, str]) -> Checkpoint:
@@ -109,11 +112,12 @@ def load(path: Path, settings: Mapping[str, str]) -> Checkpoint:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        # torch has advice for programmers on what it cannot read.
+        with warnings.catch_warnings(action="ignore"):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     # Whatever is in the file, which may be anything, torch has many ways not to understand it.
     except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise _refusal(path, f"it is none, or damaged ({lines[0]:.120})") from error
+        raise _refusal(path, "it is none, or damaged") from error
     names = {"labcore", *(each.name for each in fields(Checkpoint))}
     if not isinstance(content, dict) or set(content) != names:
         raise _refusal(path, "it was not written by this lab")
@@ -124,13 +128,19 @@ def check_place(path: Path) -> None:
     """Refuse a place at which no checkpoint can be written.
 
     Raises:
-        CheckpointError: its folder does not exist, or may not be written to.
+        CheckpointError: its folder does not exist, or nothing can be written there.
     """
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    problem = "that is no file" if path.exists() and not path.is_file() else None
+    try:
+        # Only this tells: a folder with the right to write may lie on what can only be read.
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        problem = error.strerror
+    if problem:
         raise CheckpointError(
-            "A checkpoint must be a file in a folder that exists and may be written to; "
-            f"received {path}. Make the folder, or name another."
+            "A checkpoint must be a file in a folder that exists and can be written to; "
+            f"received {path} ({problem}). Make the folder, or name another."
         )
 
 

@@ -421,7 +421,7 @@ class Checkpointed:
             return f"Step {self.step:,} is kept in {self.path}."
         return (
             f"Step {self.step:,} could not be kept in {self.path}: {self.problem}. "
-            "The run goes on, and what was kept before is still there."
+            "The run goes on; if it was kept there before, that is untouched."
         )
 
 

@@ -84,8 +84,8 @@ def run_on_processes(
                 _await_end(events)
             raise
         finally:
-            if checkpoint is not None:
-                checkpoints.partial_of(checkpoint).unlink(missing_ok=True)
+            if checkpoint is not None and course.writer is not None:
+                checkpoints.partial_of(checkpoint, course.writer).unlink(missing_ok=True)
     raise WorkerError(0, world_size, "ended before the run was finished")
 
 
@@ -100,12 +100,20 @@ def _await_end(events: Generator[WorkerEvent, None, None]) -> None:
 
 
 class _Course:
-    """How far the processes of a run have come."""
+    """How far the processes of a run have come.
+
+    Attributes:
+        ready: how many have met.
+        minibatches: that they have been through.
+        finished: whether the run has come to its end.
+        writer: rank 0's process, which writes the checkpoint; None before its start.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.ready = 0
         self.minibatches = 0
         self.finished = False
+        self.writer: int | None = None
         self._passes = [0] * world_size
         self._begun = 0.0
 
@@ -115,8 +123,8 @@ class _Course:
         match event:
             case PlacesAwaited(missing):
                 return ProcessesAwaited(0, world_size, 0.0, missing)
-            case WorkerStarted(rank=0):
-                self._begun = time.monotonic()
+            case WorkerStarted(rank=0, pid=pid):
+                self._begun, self.writer = time.monotonic(), pid
             case WorkersAwaited():
                 return self._awaited()
             case WorkerReported(_, {"ready": True}):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import torch
@@ -166,4 +167,4 @@ def _meet(environment: Mapping[str, str], timeout: timedelta, **where: Any) -> M
 def _in_short(error: BaseException) -> str:
     """The first line of what torch says, without where in torch's source it was."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return line.rpartition("] ")[2][:200] or line[:200]
+    return shorten(line.rpartition("] ")[2] or line, 200, placeholder=" …")

@@ -296,7 +296,8 @@ def _follow(
         running = [worker for worker in running if worker not in ended]
         if waited > timeout:
             silent = min(running or workers, key=lambda each: each.reported)
-            raise silent.failed(f"hangs: no worker reported for {timeout:g} s, this one longest")
+            longest = ", this one longest" if any(each.reported for each in workers) else ""
+            raise silent.failed(f"hangs: no worker reported for {timeout:g} s{longest}")
         if waited and running:
             yield WorkersAwaited(waited)
 

@@ -75,6 +75,8 @@ def write_events(events: Iterable[Event], steps: bool) -> Outcome:
             write({"event": "resumed", "step": event.step, "epochs": event.epochs})
         elif not isinstance(event, UNWRITTEN) and (steps or not isinstance(event, EVERY_STEP)):
             write(event_facts(event))
+        if isinstance(event, Checkpointed) and event.problem is not None:
+            print(event, file=sys.stderr)
         if isinstance(event, Outcome):
             outcome = event
     return outcome

@@ -25,7 +25,7 @@ from labui.classification_form import FORM, Detail, in_words, reported_for
 from labui.draft import Draft, setting_widget, write_query
 from labui.exports import classification_exports
 from labui.page import plain
-from labui.process_run import waiting_words
+from labui.process_run import resumable, waiting_words
 from labui.run_list import Run, run_table
 from labui.run_panel import status
 
@@ -76,14 +76,15 @@ def draw_run(
         with job.reading() as reading:
             history = reading.copy()
         name = next((run.name for run in runs if run.history is reading), "this run")
-    status(job, *_progress(history))
+    over = job is not None and not job.live
+    status(job, *_progress(history, over))
     pinned = {run.name: run.history for run in runs if run.pinned and run.name != name}
     shown = {name: history} | pinned
     _curves(history, shown)
     st.caption(_sentence(history, changed=job is not None and history.config != config))
     if job is not None and job.error:
         st.error(plain(job.error))
-    _kept(history)
+    _kept(history, over)
     setting_widget(draft, Detail, "detail")
     write_query(FORM, draft)
     details: dict[str, Callable[[], None]] = {
@@ -98,21 +99,22 @@ def draw_run(
         classification_exports(history)
 
 
-def _progress(history: ClassificationHistory) -> tuple[float, str]:
+def _progress(history: ClassificationHistory, over: bool) -> tuple[float, str]:
+    """Share that is done, and where the run is in words, or was when it ended."""
     if history.started is None:
-        return _start_up(history.starting)
+        return (0.0, "before its first step") if over else _start_up(history.starting)
     taken = history.taken
     step, epochs = (taken.step, taken.epochs) if taken else (0, 0.0)
     words = [
         f"epoch {epochs:.2f} of {history.config.epochs}",
         f"step {step:,} of {history.started.steps:,}",
     ]
-    match history.within:
+    match None if over else history.within:
         case ShardDone(phase, rank, world_size):
             words.append(f"{phase} on device {rank + 1} of {world_size}")
         case ImagesTested(done, images):
             words.append(f"tested {done:,} of {images:,}")
-    if history.outcome is None and history.seconds_left is not None:
+    if not over and history.outcome is None and history.seconds_left is not None:
         words.append(f"{in_words(history.seconds_left)} of training left")
     if history.images_per_second:
         words.append(f"{history.images_per_second:,.0f} images/s")
@@ -164,17 +166,22 @@ def _sentence(history: ClassificationHistory, *, changed: bool) -> str:
 
 
 def _placement(config: ClassificationConfig) -> str:
-    if config.engine != "processes":
-        return place(config.replicas).words
     count = config.replicas
+    if config.engine == "logical":
+        return place(count).words
+    if config.engine == "dataparallel":
+        return f"{count} GPU{'s' * (count > 1)} of this machine, if it has them"
     return f"{count} process{'es' * (count > 1)} on this machine, one per replica"
 
 
-def _kept(history: ClassificationHistory) -> None:
+def _kept(history: ClassificationHistory, over: bool) -> None:
     """From which step the run went on, and where it was last written down, or why not."""
     if history.resumed is not None:
         st.caption(f"Resumed after step {history.resumed:,}.")
-    if kept := history.checkpoint:
+    if over and resumable() is not None:
+        # What it writes at its very end is no longer reported.
+        st.caption("It is kept as it was written down last, for as long as this session lasts.")
+    elif kept := history.checkpoint:
         (st.caption if kept.problem is None else st.warning)(plain(str(kept)))
 
 

@@ -109,10 +109,35 @@ def test_it_is_refused_before_any_process_starts(path: Path) -> None:
         train_classifier(replace(CONFIG, lr=0.5), checkpoint=path)
 
 
-@pytest.mark.parametrize("place", ["nowhere/run.ckpt", "."])
-def test_a_place_for_none_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(CheckpointError, match="must be a file in a folder that exists"):
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("nowhere/run.ckpt", "No such file or directory"),
+        (".", "that is no file"),
+        ("/dev/full", "that is no file"),
+        ("/proc/run.ckpt", "No such file or directory"),
+    ],
+)
+def test_a_place_for_none_is_refused(tmp_path: Path, place: str, why: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"must be a file in a folder .*\({why}\)"):
         check_place(tmp_path / place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_may_be_written_to_stays_as_it_was(path: Path) -> None:
+    before = path.read_bytes()
+    check_place(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_two_processes_that_write_to_one_place_are_not_in_each_others_way(path: Path) -> None:
+    assert checkpoints.partial_of(path, 1) != checkpoints.partial_of(path, 2)
+    other = checkpoints.partial_of(path, os.getpid() + 1)
+    other.write_bytes(b"half")
+    save(path, CHECKPOINT)
+    assert other.read_bytes() == b"half"
+    assert load(path, SETTINGS).curve.step == CHECKPOINT.curve.step
 
 
 def test_only_processes_have_one(tmp_path: Path) -> None:
@@ -145,6 +170,8 @@ def test_a_process_killed_while_it_writes_leaves_the_last_one(path: Path) -> Non
     checkpoints.save(path, found)
     """
     before = path.read_bytes()
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT)
-    assert checkpoints.partial_of(path).exists()  # it was about to take its place
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT) as process:
+        pass
+    # It was about to take its place.
+    assert checkpoints.partial_of(path, process.pid).exists()
     assert path.read_bytes() == before

@@ -676,6 +676,38 @@ def test_a_closed_pipe_ends_it_quietly(arguments: list[str]) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is not here")
+@pytest.mark.parametrize(
+    "arguments", [ENDLESS, ["regression", "--help"], ["optimizers"]], ids=["run", "help", "list"]
+)
+def test_a_full_disk_for_the_output_is_a_sentence(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "labcore", *arguments],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 5
+    assert done.stderr == "No space left on device: free some, or write elsewhere.\n"
+
+
+def test_a_run_without_an_output_runs() -> None:
+    command = f"{sys.executable} -m labcore regression --epochs 1 >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_timeout_that_is_none_is_refused(
+    capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    assert cli.main(["classify", "--engine", "processes", "--timeout", seconds]) == 2
+    rule = f"timeout must be a finite number of seconds from 0; received {float(seconds)}"
+    assert rule in capsys.readouterr().err
+
+
 # On a terminal
 
 

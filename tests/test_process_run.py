@@ -207,7 +207,10 @@ def test_the_allreduce_page_waits_for_the_sessions_run(visit, full):
 def test_a_stopped_run_goes_on_where_it_was_stopped(visit):
     app = press(rerun_until(press(visit(**LONG_ON_TWO), "Start"), has_moved), "Stop")
     at = step(app)
-    press(at_rest(app), GO_ON)
+    at_rest(app)
+    assert any("It is kept as it was written down last" in each for each in captions(app))
+    assert "device" not in progress(app)
+    press(app, GO_ON)
     rerun_until(app, has_moved)
     history = history_of(app)
     assert history.resumed >= at
@@ -259,6 +262,7 @@ def test_data_parallel_without_a_gpu_is_a_sentence_with_a_way_out(visit):
     assert "a single copy and does not say so" in message.replace("\\", "")
     assert "Try processes" in message
     assert (enabled(app, "Start"), enabled(app, "Step")) == (False, False)
+    assert not any("logical" in each for each in captions(app) if "Images" in each)
 
 
 @pytest.mark.parametrize("engine", ["logical", "processes"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,42 @@ def test_a_terminated_torchrun_keeps_the_step_in_hand(
     assert kept.step == seen[-1]["step"] == [e for e in seen if "loss" in e][-1]["step"]
 
 
+@needs_proc
+def test_ranks_of_a_killed_torchrun_keep_the_step_in_hand_and_end(
+    tmp_path: Path, temporary: Path
+) -> None:
+    path = tmp_path / "run.ckpt"
+    command = [*TORCHRUN, "-m", "labcore", *FLAGS, "--checkpoint", str(path)]
+    command += ["--epochs", "100", "--batch-size", "2"]
+    with start(command, temporary) as process:
+        lines_until(process, "minibatch_trained", 3)
+        ranks = below(process.pid)
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGKILL)
+        assert gone_within(10, ranks)
+    kept = checkpoints.load(path, format_fields(replace(CONFIG, batch_size=2)))
+    assert 3 <= kept.curve.step < 5_000
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@needs_proc
+def test_a_run_whose_last_checkpoint_could_not_be_written_says_so(
+    tmp_path: Path, temporary: Path
+) -> None:
+    path = tmp_path / "run.ckpt"
+    with start([*COMMAND, "--checkpoint", str(path)], temporary) as process:
+        lines_until(process, "minibatch_trained", 3)
+        for rank in below(process.pid):
+            # No file may be longer, which is the same to it as a disk without room.
+            resource.prlimit(rank, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        out, message = process.communicate(timeout=LONG)
+    assert process.returncode == 5
+    assert json.loads(out.splitlines()[-1])["event"] == "classifier_trained"
+    *_, last = message.splitlines()
+    assert f"Step 200 could not be kept in {path}: File too large." in last
+    assert not list(tmp_path.glob("*.partial"))
+
+
 # Where the ranks cannot meet
 
 
@@ -258,6 +296,16 @@ def test_a_run_that_does_not_fit_torchruns_processes_is_refused(
     data = fashion_mnist.load(fashion_mnist.EMBEDDED)
     with pytest.raises(ConfigError, match=words):
         next(be_a_rank(ClassificationConfig(**settings), data, None, 1.0, lambda: False))
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_place_that_is_no_number_is_refused(
+    rank: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    data = fashion_mnist.load(fashion_mnist.EMBEDDED)
+    with pytest.raises(ConfigError, match=f"{name} must be a number, as torchrun sets it"):
+        next(be_a_rank(CONFIG, data, None, 1.0, lambda: False))
 
 
 def test_torchruns_processes_are_known_by_their_environment(
