@@ -88,6 +88,7 @@ def test_surface_is_drawn_beside_the_curves_with_all_paths(server, visit):
 def test_other_axes_keep_the_runs(server, visit):
     page = raced(opened(visit(**WIDE), f"{server.url}{PATH}?{QUICK}&look=surface"))
     choose(page, "weights")
+    page.wait_for_url(re.compile("axes=weights"))
     select(page, "Up", "velocity")
     expect(surface(page)).to_have_attribute("aria-label", re.compile("frequency and velocity"))
     expect_state(page, "Finished")
