@@ -12,7 +12,7 @@ from labcore.costs import Cost, line
 from labcore.schedules import Schedule
 from labcore.units import in_bytes, in_seconds
 
-HEIGHT = 300
+HEIGHT = 220
 SMALLEST, LARGEST = 1.0, 1e9
 """Bytes: the extent of the message axis."""
 
@@ -138,7 +138,8 @@ def time_spec(names: tuple[str, ...], fastest: float, slowest: float) -> dict[st
         symbolType="stroke",
         symbolStrokeWidth=2,
         symbolSize=300,
-        columns=4,
+        # So many as a phone, a tablet, a laptop have room for.
+        columns=alt.ExprRef("width < 300 ? 2 : width < 600 ? 3 : 4"),
     )
     base = alt.Chart().encode(
         x=alt.X(
@@ -189,6 +190,11 @@ def time_spec(names: tuple[str, ...], fastest: float, slowest: float) -> dict[st
         "Diamonds mark where the fastest changes."
     )
     chart = alt.LayerChart(
-        layer=[rule, lines, marks], width="container", height=HEIGHT, description=described
+        layer=[rule, lines, marks],
+        width="container",
+        height=HEIGHT,
+        description=described,
+        # The height is the plot's alone: on a phone the legend needs four lines of its own.
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
     return specification(chart)

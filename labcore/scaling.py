@@ -203,12 +203,13 @@ def summary(config: ScalingConfig, points: Sequence[Point]) -> str:
     here = next(point for point in points if point.step.devices == config.devices)
     step, best = here.step, sweet_spot(points).step.devices
     waiting = f"{step.exposed / step.seconds:.0%} of it waiting for the allreduce"
-    beyond = f"beyond {best:,} more devices no longer help"
+    beyond = f"beyond {best:,}, more devices no longer help"
     if best == points[-1].step.devices:
         beyond = f"more devices help up to {best:,}, the most that there can be"
     return (
         f"Modelled: {config.devices:,} × {config.device_words} train {MODELS[config.model].label} "
         f"{here.speed_up:.3g} times as fast as one ({here.efficiency:.0%} efficiency), "
-        f"{in_seconds(step.seconds)} per step of {step.rows:,} images per device, {waiting}; "
+        f"{in_seconds(step.seconds)} per step of {step.rows:,} image{'s' * (step.rows > 1)} per "
+        f"device, {waiting}; "
         f"{beyond}."
     )

@@ -17,7 +17,7 @@ from labcore.scaling import Point, StepTime, sweet_spot
 from labcore.uneven import Sharing
 from labcore.units import in_seconds
 
-HEIGHT, CURVE_HEIGHT = 240, 150
+HEIGHT, CURVE_HEIGHT = 240, 138
 ROW = 44
 """Pixels of the plots: the step, a curve, and a row with a bar and its words."""
 
@@ -219,8 +219,6 @@ def speed_spec(field: str, most: int, ink: str = "black") -> dict[str, Any]:
     if field == "speed_up":
         scale = alt.Scale(type="log", domain=[0.1, most], clamp=True)
         ticks = [tick for tick in (0.1, 1.0, 10.0, 100.0, 1000.0) if tick <= most]
-    # Where no curve passes: they all begin in the other corner on the left.
-    free = 10 if field == "speed_up" else CURVE_HEIGHT - 10
     base = alt.Chart().encode(
         x=alt.X(
             "devices:Q",
@@ -263,7 +261,10 @@ def speed_spec(field: str, most: int, ink: str = "black") -> dict[str, Any]:
         lines,
         sweet.mark_point(shape="diamond", size=140, filled=True, color="#D55E00", opacity=1),
         sweet.mark_text(align="left", fontSize=FONT_SIZE, color=ink).encode(
-            text="words:N", x=alt.value(10), y=alt.value(free)
+            # Above the plot, where no curve passes.
+            text="words:N",
+            x=alt.value(10),
+            y=alt.value(-12),
         ),
         chosen.mark_point(size=120, strokeWidth=2.5, color=ink, opacity=1),
     ]

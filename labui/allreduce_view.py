@@ -125,8 +125,9 @@ def _times(schedules: Mapping[str, Schedule], price: Price, n_bytes: float) -> N
     st.caption(
         f"Modelled: α per message, β per byte, γ per byte added. "
         f"{f'The fastest changes: {words}. ' if found else ''}"
-        "For small messages the number of rounds decides, so trees and recursive doubling win; for "
-        "large ones the bytes of the busiest rank, so rings and halving-doubling do. That is why "
+        "For small messages the number of rounds decides, so a tree and recursive doubling win; "
+        "for large ones the bytes of the busiest rank, so rings and halving-doubling do. Double "
+        "tree is for large ones, too: it sends many pieces, one after another. That is why "
         "frameworks choose by size."
     )
 

@@ -186,11 +186,14 @@ def _compared(trial: Trial) -> None:
 
 
 def _verdict(each: Compared, config: SlowedConfig) -> str:
-    words = [
-        f"With {name} shares a step was predicted to take {in_seconds(each.predicted[name].last)} "
-        f"and took {in_seconds(each.last[name])}, measured ({each.error(name):+.0%})."
-        for name in each.predicted
-    ]
+    words = []
+    for name, predicted in each.predicted.items():
+        # Plus zero, or nothing would be less than nothing.
+        off = round(each.error(name), 2) + 0.0
+        words.append(
+            f"With {name} shares a step was predicted to take {in_seconds(predicted.last)} and "
+            f"took {in_seconds(each.last[name])}, measured ({off:+.0%})."
+        )
     gain = each.last["equal"] / each.last["best"]
     why = "batch norm sees other shards" if "resnet" in config.model else "rounding"
     return (

@@ -53,7 +53,7 @@ FIGURES.training_step = (stage, data, width) => {
     if (value === null) return "not finite";
     if (value === 0) return "0";
     const size = Math.abs(value);
-    const text = size >= 1e-3 && size < 1e4 ? Number(value.toPrecision(3)).toString() : value.toExponential(1);
+    const text = size >= 1e-2 && size < 1e4 ? Number(value.toPrecision(3)).toString() : value.toExponential(1);
     return text.replace("e+", "e").replaceAll("-", "−");
   };
   const color = (value, scale) => {

@@ -7,9 +7,10 @@ process, steps
 - of 1 to 4 logical replicas, which take turns, from split to update;
 - of replicas slowed on purpose, with equal and with the best shares, until the last one is done.
 
-Predictions come before what they predict, from other minibatch sizes. Everything is timed with one
-thread. On a machine whose load changes, so do the times: a line that misses is measured again, up
-to three times, with figures of its own. Exits with 1 if a prediction is off by more than 20 %.
+Predictions are from other minibatch sizes than what they predict. Everything is timed with one
+thread, and in turn: a step of what is predicted, then trial steps of what predicts it, since the
+speed of a shared machine changes from minute to minute. A line that misses is measured again, up to
+three times, all of it. Exits with 1 if a prediction is off by more than 20 %.
 """
 
 import os
@@ -21,16 +22,17 @@ from time import perf_counter
 
 import torch
 
-from labcore.calibration import MeasureConfig, Measured, measure
+from labcore.calibration import MeasureConfig, Measured, StepTimed, measure
 from labcore.collectives import ring
 from labcore.datasets import fashion_mnist
 from labcore.models import gradient_bytes
 from labcore.replicas import Replicas, place
 from labcore.splitting import balanced
-from labcore.timed_steps import Compared, SlowedConfig, run_slowed
+from labcore.timed_steps import Compared, SlowedConfig, SlowStep, run_slowed
+from labcore.uneven import sharing
 
-Run = Callable[[Measured], tuple[float, float]]
-"""Predicts a time from what a replica takes now, and measures it."""
+Run = Callable[[], tuple[float, float]]
+"""Predicts a time, and measures it."""
 
 ALLOWED = 0.20
 """Largest relative error of a prediction."""
@@ -42,22 +44,30 @@ FACTORS = ((1.0, 2.0), (1.0, 1.0, 3.0), (1.0, 2.0, 4.0))
 DATA = fashion_mnist.load(fashion_mnist.EMBEDDED)
 
 
-def measured(model: str) -> Measured:
-    """What a replica takes now."""
-    *_, last = measure(MeasureConfig(model=model, small=24, large=160, repeats=9))
-    assert isinstance(last, Measured)
-    return last
+class Trial:
+    """What a replica takes, measured step by step between the steps of something else."""
+
+    def __init__(self, model: str) -> None:
+        self._events = measure(MeasureConfig(model=model, small=24, large=160, repeats=STEPS))
+
+    def go_on(self) -> None:
+        """Time one more step."""
+        next(event for event in self._events if isinstance(event, StepTimed))
+
+    def end(self) -> Measured:
+        """Time what is left, and say what came of it all."""
+        *_, last = self._events
+        assert isinstance(last, Measured)
+        return last
 
 
-def in_turn(model: str, world_size: int, now: Measured) -> tuple[float, float]:
+def in_turn(model: str, world_size: int) -> tuple[float, float]:
     """Predicted and measured seconds of a step of logical replicas that take turns."""
     schedule = ring(world_size)
-    rows = [len(shard) for shard in balanced(BATCH, world_size)]
-    predicted = now.step_in_turn(rows, schedule, gradient_bytes(model))
     generator = torch.Generator().manual_seed(0)
     replicas = Replicas(model, place(world_size).devices, "he", generator)
-    times = []
-    for _ in range(STEPS + 1):
+    times, trial = [], Trial(model)
+    for number in range(STEPS + 1):
         chosen = torch.randint(len(DATA.train_labels), (BATCH,), generator=generator)
         images, labels = DATA.train_images[chosen], DATA.train_labels[chosen]
         started = perf_counter()
@@ -66,35 +76,43 @@ def in_turn(model: str, world_size: int, now: Measured) -> tuple[float, float]:
         ):
             pass
         times.append(perf_counter() - started)
+        if number > 0:
+            trial.go_on()
+            trial.go_on()
+    rows = [len(shard) for shard in balanced(BATCH, world_size)]
+    predicted = trial.end().step_in_turn(rows, schedule, gradient_bytes(model))
     return predicted, median(times[1:])
 
 
-def slowed(
-    model: str, factors: tuple[float, ...], sharing: str, now: Measured
-) -> tuple[float, float]:
+def slowed(model: str, factors: tuple[float, ...], shares: str) -> tuple[float, float]:
     """Predicted and measured seconds until the last of slowed replicas is done."""
     config = SlowedConfig(model=model, factors=factors, batch_size=BATCH, steps=STEPS)
-    *_, compared = run_slowed(config, now.device, DATA)
-    assert isinstance(compared, Compared)
-    return compared.predicted[sharing].last, compared.last[sharing]
+    trial = Trial(model)
+    for event in run_slowed(config, Trial(model).end().device, DATA):
+        if isinstance(event, SlowStep):
+            trial.go_on()
+    assert isinstance(event, Compared)
+    device = trial.end().device
+    rows = event.measured[shares].rows
+    return sharing(rows, [device.slowed(factor) for factor in factors]).last, event.last[shares]
 
 
 def lines(model: str) -> Iterator[tuple[str, float]]:
     """A line per prediction, and its relative error."""
     for k in (1, 2, 3, 4):
         name = f"step of {k} logical replica{'s' * (k > 1)} in turn"
-        yield best_of(name, partial(in_turn, model, k), model)
+        yield best_of(name, partial(in_turn, model, k))
     for factors in FACTORS:
-        for sharing in ("equal", "best"):
-            name = f"replicas slowed by {factors}, {sharing} shares"
-            yield best_of(name, partial(slowed, model, factors, sharing), model)
+        for shares in ("equal", "best"):
+            name = f"replicas slowed by {factors}, {shares} shares"
+            yield best_of(name, partial(slowed, model, factors, shares))
 
 
-def best_of(name: str, run: Run, model: str) -> tuple[str, float]:
+def best_of(name: str, run: Run) -> tuple[str, float]:
     """The first try that is close enough, else the last one."""
     line, error = "", 0.0
     for attempt in range(1, TRIES + 1):
-        predicted, took = run(measured(model))
+        predicted, took = run()
         error = took / predicted - 1
         words = f"{predicted * 1e3:.1f} ms predicted, {took * 1e3:.1f} ms measured"
         line = f"{name}: {words}, {error:+.0%}, try {attempt}"
