@@ -15,6 +15,7 @@ from labcore.classification_history import ClassificationHistory
 from labcore.datasets.fashion_mnist import CLASSES
 from labcore.replicas import PHASES
 from labcore.reported import ReportedRun
+from labcore.seeds import SeedsHistory, named, notes_pair
 
 HEIGHT = 260
 HERE, NOTES, CHANCE = "measured here", "reported in the notes", "chance"
@@ -57,6 +58,23 @@ def accuracy_columns(runs: Runs, reported: ReportedRun | None) -> Columns:
         rows += [(NOTES, "notes", epoch, value) for epoch, value in enumerate(curve, start=1)]
     rows.append((CHANCE, "chance: 0.10", 0, 1 / len(CLASSES)))
     return _columns(("origin", "run", "epochs", "accuracy"), rows)
+
+
+def seeds_columns(history: SeedsHistory) -> Columns:
+    """A row per number of devices and epoch, one per run of the notes, one for chance.
+
+    Columns are origin, run, epochs, runs, accuracy, low and high; the notes' runs and chance have
+    no range.
+    """
+    rows: list[tuple[Any, ...]] = [
+        (HERE, named(each.devices), each.epoch, each.runs, each.middle, each.low, each.high)
+        for each in history.spreads()
+    ]
+    rows += [
+        (NOTES, named(each.devices), 10, 1, each.accuracy, None, None) for each in notes_pair()
+    ]
+    rows.append((CHANCE, "chance: 0.10", 0, None, 1 / len(CLASSES), None, None))
+    return _columns(("origin", "run", "epochs", "runs", "accuracy", "low", "high"), rows)
 
 
 def phase_columns(runs: Runs) -> Columns:
@@ -110,19 +128,13 @@ def loss_spec(names: tuple[str, ...], epochs: int) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def accuracy_spec(names: tuple[str, ...], epochs: int, reported: bool) -> dict[str, Any]:
     """Test accuracy over epochs: fixed axes, a rule for chance, reported values dotted."""
-    y = alt.Y(
-        "accuracy:Q",
-        title="test accuracy",
-        scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(format=".1f", **_TEXT),
-    )
     tooltip = [
         alt.Tooltip("run:N"),
         alt.Tooltip("origin:N"),
         alt.Tooltip("epochs:Q"),
         alt.Tooltip("accuracy:Q", format=".4f"),
     ]
-    base = alt.Chart().encode(x=_epochs(epochs), y=y, tooltip=tooltip)
+    base = alt.Chart().encode(x=_epochs(epochs), y=_accuracy("accuracy:Q"), tooltip=tooltip)
     here = base.transform_filter(f"datum.origin == '{HERE}'").encode(
         color=_color(names), strokeDash=_dash(names)
     )
@@ -135,6 +147,36 @@ def accuracy_spec(names: tuple[str, ...], epochs: int, reported: bool) -> dict[s
     ]
     text = f"Test accuracy after each epoch of {', '.join(names)}"
     return _layered(layers, text + (", with the notes' reported values dotted." * reported or "."))
+
+
+@lru_cache(maxsize=16)
+def seeds_spec(names: tuple[str, ...], epochs: int) -> dict[str, Any]:
+    """Test accuracy over epochs, median and range over seeds; what the notes report as diamonds."""
+    tooltip = [
+        alt.Tooltip("run:N", title="on"),
+        alt.Tooltip("origin:N"),
+        alt.Tooltip("epochs:Q"),
+        alt.Tooltip("runs:Q"),
+        alt.Tooltip("accuracy:Q", title="median accuracy", format=".4f"),
+        alt.Tooltip("low:Q", title="smallest", format=".4f"),
+        alt.Tooltip("high:Q", title="largest", format=".4f"),
+    ]
+    base = alt.Chart().encode(x=_epochs(epochs), y=_accuracy("accuracy:Q"), tooltip=tooltip)
+    here = base.transform_filter(f"datum.origin == '{HERE}'").encode(color=_color(names))
+    told = f"datum.origin == '{NOTES}' && datum.epochs <= {epochs}"
+    notes = base.transform_filter(told).encode(color=_color(names))
+    layers = [
+        *_chance(base, epochs),
+        here.mark_area(opacity=0.2, clip=True).encode(y=_accuracy("low:Q"), y2="high:Q"),
+        here.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=_dash(names)),
+        here.mark_point(filled=True, size=60, opacity=1),
+        notes.mark_point(shape="diamond", size=140, strokeWidth=2.5, strokeDash=[3, 2]),
+    ]
+    text = (
+        f"Test accuracy after each epoch on {' and '.join(names)}: median and range over seeds, "
+        "measured here, and as diamonds what the notes report."
+    )
+    return _layered(layers, text)
 
 
 @lru_cache(maxsize=64)
@@ -193,6 +235,7 @@ def _color(names: Sequence[str]) -> alt.Color:
         labelLimit=300,
         symbolType="stroke",
         symbolSize=900,
+        symbolOpacity=1,
     )
     return alt.Color(
         "run:N", scale=alt.Scale(domain=list(names)), legend=legend if len(names) > 1 else None
@@ -202,6 +245,11 @@ def _color(names: Sequence[str]) -> alt.Color:
 def _dash(names: Sequence[str]) -> alt.StrokeDash:
     scale = alt.Scale(domain=list(names), range=list(DASHES[: len(names)]))
     return alt.StrokeDash("run:N", scale=scale, legend=None)
+
+
+def _accuracy(field: str) -> alt.Y:
+    scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format=".1f", **_TEXT)
+    return alt.Y(field, title="test accuracy", scale=scale, axis=axis)
 
 
 def _epochs(epochs: int) -> alt.X:

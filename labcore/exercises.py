@@ -30,22 +30,43 @@ NOTES_BATCH = ClassificationConfig(
     model="lenet", replicas=2, images=60_000, batch_size=256, lr=0.1, scaling="scaled", epochs=10
 )
 SIXTEEN = replace(NOTES_BATCH, replicas=16)
-_SMALL: dict[str, Any] = {"images": 6_000, "initialisation": "he", "epochs": 20}
-LARGE_BATCHES: dict[str, ClassificationConfig] = {
-    "2 devices, batch 512, lr 0.2": replace(NOTES_BATCH, **_SMALL),
-    "16 devices, batch 4,096, lr 1.6": replace(SIXTEEN, **_SMALL),
-    "the same with 5 epochs of warm-up": replace(SIXTEEN, warmup_epochs=5.0, **_SMALL),
-    "16 devices, batch 4,096, lr 0.1": replace(
-        SIXTEEN,
-        batch_size=4096,
-        scaling="fixed",
-        **_SMALL,
+_SAMPLE: dict[str, Any] = {"images": 6_000, "initialisation": "he", "epochs": 100}
+
+
+@dataclass(frozen=True)
+class LargeBatch:
+    """A run that puts the advice on large batches to the test.
+
+    Attributes:
+        config: the run.
+        found: how it ended here, from seed 0.
+    """
+
+    config: ClassificationConfig
+    found: str
+
+
+LARGE_BATCHES: dict[str, LargeBatch] = {
+    "2 devices, batch 512, lr 0.2": LargeBatch(
+        replace(NOTES_BATCH, **_SAMPLE), "test accuracy 0.85"
+    ),
+    "16 devices, batch 4,096, lr 0.1": LargeBatch(
+        replace(SIXTEEN, batch_size=4096, scaling="fixed", **_SAMPLE), "test accuracy 0.78"
+    ),
+    "16 devices, batch 4,096, lr 1.6": LargeBatch(
+        replace(SIXTEEN, **_SAMPLE), "diverges within ten steps"
+    ),
+    "16 devices, batch 4,096, lr 1.6, warm-up": LargeBatch(
+        replace(SIXTEEN, warmup_epochs=50.0, **_SAMPLE), "diverges at lr 0.85, on the way"
+    ),
+    "16 devices, batch 4,096, lr 0.8, warm-up": LargeBatch(
+        replace(SIXTEEN, lr=0.05, warmup_epochs=50.0, **_SAMPLE), "test accuracy 0.78"
     ),
 }
 """Linear scaling of the learning rate and warm-up to try, on replicas that may be logical: their
-accuracy is that of as many GPUs. On the 6,000 embedded images, batch 4,096 leaves two steps per
-epoch, and learning rate 1.6 diverges: at step 7, and with warm-up at step 18. The rule has limits;
-with all 60,000 images there are 15 steps per epoch."""
+accuracy is that of as many GPUs. A hundred epochs of the 6,000 embedded images have about as many
+steps as ten of all 60,000, where this lab found 0.79, 0.72, chance, chance and 0.76. The rule has
+limits: its authors trained a network with batch norm, which LeNet has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +103,7 @@ def nearest(value: float, choices: Sequence[float]) -> int:
 
 
 TIMES = (16.0, 6.0, 1.0, 0.25)
-TIMES_WORDS = ("about 16 times", "about 6 times", "no faster than one", "slower than one")
+TIMES_WORDS = ("about 16 times", "about 6 times", "about as fast as one", "slower than one")
 
 
 def _speed_up(config: ScalingConfig) -> Answer:

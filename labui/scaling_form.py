@@ -12,6 +12,7 @@ from labcore.hardware import GPUS
 from labcore.links import Query
 from labcore.models import MODELS
 from labcore.scaling_config import PRESETS, ScalingConfig
+from labcore.seeds import SeedsConfig
 from labcore.uneven import MOST_ROWS, UnevenConfig, Worker
 from labui.draft import Draft, keep_draft, open_draft, setting_widget, values_of
 from labui.page import plain
@@ -74,7 +75,7 @@ class Sharing(Config):
     )
 
 
-SETTINGS: tuple[type[Config], ...] = (Look, ScalingConfig, Sharing)
+SETTINGS: tuple[type[Config], ...] = (Look, ScalingConfig, Sharing, SeedsConfig)
 SPEEDS = tuple(float(n * 10**power) for power in range(5) for n in range(1, 10))
 """Images per second at which a slider stops, beside those that a link or an example has."""
 
@@ -176,6 +177,16 @@ class ScalingDraft(Draft):
         if self.refused:
             raise self.refused
         return ScalingConfig(**self.fields_of(ScalingConfig))
+
+    def seeds(self) -> SeedsConfig:
+        """Which runs of the notes are repeated.
+
+        Raises:
+            ConfigError: a setting is refused.
+        """
+        if self.refused:
+            raise self.refused
+        return SeedsConfig(**self.fields_of(SeedsConfig))
 
     def uneven(self) -> tuple[UnevenConfig, list[str]]:
         """The unequal devices that take part, and their labels.

@@ -1,8 +1,9 @@
-"""Trials on this machine, as jobs: a model's speed, and replicas of unequal speed."""
+"""Trials on this machine, as jobs: a model's speed, replicas of unequal speed, several seeds."""
 
 from collections.abc import Callable, Generator, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import streamlit as st
 
@@ -12,10 +13,23 @@ from labcore.jobs import Job
 from labcore.timed_steps import Compared, SlowedConfig, SlowStep, run_slowed
 from labui.page import plain
 from labui.run_panel import live, moving, status
-from labui.session import current_job, forget_job, start_job
+from labui.session import current_job, start_job
 
-MEASURE, SLOWED = "measure", "slowed"
+MEASURE, SLOWED, SEEDS = "measure", "slowed", "seeds"
 """What the jobs are called."""
+
+
+class Kept(Protocol):
+    """What is known of a trial: a job's history that can tell how far it is."""
+
+    def add(self, event: Any) -> None:
+        """Take in an event."""
+
+    def progress(self) -> tuple[float, str]:
+        """Share that is done, and where the trial is in words."""
+
+
+K = TypeVar("K", bound=Kept)
 
 
 @dataclass
@@ -80,17 +94,27 @@ def trial(config: MeasureConfig, slowed: SlowedConfig | None = None) -> Events:
 
 def start_trial(name: str, config: MeasureConfig, slowed: SlowedConfig | None = None) -> Job[Trial]:
     """Start a trial as the session's job of that name."""
-    # A page's job only hands events from a run to its own history.
-    events: Iterator[Any] = trial(config, slowed)
-    return start_job(name, events, Trial(config, slowed), paused=False)
+    return begin(name, trial(config, slowed), Trial(config, slowed))
+
+
+def begin(name: str, events: Iterator[Any], kept: K, *, wide: bool = False) -> Job[K]:
+    """Start what has events of its own, which only its own history has to know.
+
+    Args:
+        name: of the session's job.
+        events: the run.
+        kept: its history.
+        wide: whether its operations are large enough for all cores.
+    """
+    return start_job(name, events, kept, paused=False, wide=wide)
 
 
 def trial_panel(
     name: str,
     label: str,
     text: str,
-    start: Callable[[], Job[Trial]],
-    draw: Callable[[Trial], None],
+    start: Callable[[], Job[K]],
+    draw: Callable[[K], None],
     *,
     ready: bool = True,
 ) -> None:
@@ -101,7 +125,7 @@ def trial_panel(
         label: of the button.
         text: what it does.
         start: starts the trial.
-        draw: draws what is known.
+        draw: draws what is known, while the trial goes on and after it.
         ready: whether it may start.
     """
     busy = moving(current_job(name))
@@ -117,27 +141,27 @@ def trial_panel(
             "Stop",
             key=f"{name}:stop",
             icon=":material/stop:",
-            help="End the trial here.",
+            help="End the trial here; what is known by then stays.",
             disabled=not busy,
         )
     if pressed and not busy:
         start()
         st.rerun()
-    if stopped:
-        forget_job(name)
+    job = current_job(name)
+    if stopped and job:
+        job.stop()
         st.rerun()
-    if current_job(name):
+    if job:
         live(name, lambda: _draw(current_job(name), draw))
 
 
-def _draw(job: Job[Trial] | None, draw: Callable[[Trial], None]) -> None:
+def _draw(job: Job[K] | None, draw: Callable[[K], None]) -> None:
     if job is None:
         return
-    with job.reading() as kept:
-        done, place = kept.progress()
+    with job.reading() as reading:
+        kept = deepcopy(reading)
     if job.error:
         st.error(plain(job.error))
-    elif job.live:
-        status(job, done, place)
-    else:
-        draw(kept)
+    elif job.state != "finished":
+        status(job, *kept.progress())
+    draw(kept)

@@ -12,7 +12,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever they start would inherit that, and tests send SIGINT to those.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-JOBS = ("race", "classify", "sweep", "fair race", "measure", "slowed")
+JOBS = ("race", "classify", "sweep", "fair race", "measure", "slowed", "seeds")
 """What pages call their jobs."""
 ROOT = Path(__file__).parent.parent
 

@@ -83,6 +83,7 @@ LAYERS = [
     "labcore.scaling",
     "labcore.findings",
     "labcore.exercises",
+    "labcore.seeds",
     "labcore.jobs",
     "labcore.charts",
     "labcore.classification_charts",

@@ -21,12 +21,15 @@ from labcore.classification_charts import (
     loss_spec,
     phase_columns,
     phase_spec,
+    seeds_columns,
+    seeds_spec,
 )
 from labcore.classification_history import ClassificationHistory
 from labcore.datasets.fashion_mnist import CLASSES
 from labcore.events import Diverged
 from labcore.replicas import PHASES
 from labcore.reported import FASHION_MNIST_RUNS
+from labcore.seeds import SeedEvaluated, SeedsConfig, SeedsHistory
 
 CONFIG = ClassificationConfig(images=100, batch_size=10, replicas=2, epochs=3)
 NAMES = ("#1 LeNet, k=2", "#2 LeNet, k=1")
@@ -36,6 +39,7 @@ SPECS = {
     "loss": loss_spec(NAMES, 3),
     "accuracy": accuracy_spec(NAMES, 3, False),
     "accuracy with reported": accuracy_spec(NAMES, 3, True),
+    "seeds": seeds_spec(NAMES, 3),
     "phases": phase_spec(),
     "confusion": confusion_spec(),
 }
@@ -315,3 +319,17 @@ def test_shares_are_of_the_true_class() -> None:
 def test_a_class_without_images_has_no_share() -> None:
     confusion = [[0] * 10 for _ in range(10)]
     assert {row["share"] for row in rows(confusion_columns(confusion))} == {0}
+
+
+def test_seeds_have_a_range_and_the_notes_a_value() -> None:
+    history = SeedsHistory(SeedsConfig(epochs=3, seeds=2))
+    for seed, accuracy in ((0, 0.25), (1, 0.75)):
+        history.add(SeedEvaluated(1, seed, 1, accuracy))
+    columns = seeds_columns(history)
+    drawn = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    here, *notes, chance = drawn
+    assert (here["origin"], here["run"], here["epochs"], here["runs"]) == (HERE, "1 device", 1, 2)
+    assert (here["low"], here["accuracy"], here["high"]) == (0.25, 0.5, 0.75)
+    told = [(each["origin"], each["run"], each["epochs"], each["accuracy"]) for each in notes]
+    assert told == [(NOTES, "1 device", 10, 0.76), (NOTES, "2 devices", 10, 0.83)]
+    assert (chance["origin"], chance["accuracy"]) == (CHANCE, 0.1)

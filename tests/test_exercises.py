@@ -2,10 +2,12 @@
 
 import pytest
 
+from labcore.classification import train_classifier
+from labcore.events import Diverged
 from labcore.exercises import EXERCISES, LARGE_BATCHES, nearest
 
 RIGHT = {
-    "lenet": "no faster than one",
+    "lenet": "about as fast as one",
     "resnet": "about 6 times",
     "large batch": "about 16 times",
     "central": "about 16 times",  # 112 ms against 7.2 ms
@@ -46,10 +48,15 @@ def test_nearest_goes_by_ratio():
 
 @pytest.mark.parametrize("name", LARGE_BATCHES)
 def test_a_run_with_a_large_batch_is_what_its_name_says(name):
-    config = LARGE_BATCHES[name]
-    if name.startswith("the same"):
-        assert config.warmup_epochs == 5
-        return
-    devices = "2 devices" if config.replicas == 2 else "16 devices"
-    assert name == f"{devices}, batch {config.global_batch:,}, lr {config.global_lr:g}"
-    assert config.warmup_epochs == 0
+    config = LARGE_BATCHES[name].config
+    warm = ", warm-up" * (config.warmup_epochs > 0)
+    words = f"{config.replicas} devices, batch {config.global_batch:,}, lr {config.global_lr:g}"
+    assert name == words + warm
+
+
+def test_a_large_batch_diverges_as_it_is_said_to():
+    run = LARGE_BATCHES["16 devices, batch 4,096, lr 1.6"]
+    assert run.found == "diverges within ten steps"
+    *_, last = train_classifier(run.config)
+    assert isinstance(last, Diverged)
+    assert last.step <= 10

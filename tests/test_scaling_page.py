@@ -12,9 +12,20 @@ from labcore.findings import findings
 from labcore.reported import FASHION_MNIST_RUNS
 from labcore.scaling import curve, summary
 from labcore.scaling_config import PRESETS, ScalingConfig
+from labcore.seeds import SeedsConfig
 from labcore.uneven import UnevenConfig, Worker, sum_up
 from labui.scaling_form import UNEVEN_PRESETS, Listed, parse_listed
-from tests.test_pages import button, elements, errors, notices, number_field, press, unescaped
+from tests.test_pages import (
+    button,
+    elements,
+    errors,
+    notices,
+    number_field,
+    press,
+    progress,
+    rerun_until,
+    unescaped,
+)
 
 PAGE = "pages/scaling.py"
 QUICK = {"share_batch": "24", "share_devices": "2", "worker": ["1000,1,in,a", "500,1,in,b"]}
@@ -206,10 +217,12 @@ def test_run_here_shows_predicted_beside_measured(visit):
     assert ends == ["modelled.", "predicted from the speed here.", "measured here."]
 
 
-def test_a_run_that_is_stopped_leaves_nothing_behind(visit):
+def test_a_run_that_is_stopped_ends(visit):
     app = press(visit(PAGE, part="uneven", **QUICK | {"share_batch": "4096"}), "Run it")
     app = press(app, "Stop")
-    assert "job:slowed" not in app.session_state
+    assert app.session_state["job:slowed"].wait(20)
+    assert app.session_state["job:slowed"].state == "stopped"
+    assert progress(app).startswith("Stopped")
     assert not button(app, "Run it").disabled
 
 
@@ -237,6 +250,39 @@ def test_all_that_is_odd_is_pointed_out_with_its_rows(visit):
     assert "More GPUs, and slower** · rows 4, 5" in text
 
 
+SEEDS = {"part": "reported", "epochs": "1", "seeds": "2"}
+
+
+def test_the_pair_is_trained_from_several_seeds_and_summed_up(visit):
+    app = settled(press(visit(PAGE, **SEEDS), "Train them"), "seeds")
+    assert not errors(app)
+    with app.session_state["job:seeds"].reading() as history:
+        assert history.config == SeedsConfig(epochs=1, seeds=2)
+        assert set(history.curves) == {(1, 0), (2, 0), (1, 1), (2, 1)}
+        assert f"**Measured here.** {history.verdict()}" in said(app)
+        table = app.dataframe[-1].value
+        assert table["test accuracy"].tolist() == [each for [each] in history.curves.values()]
+
+
+def test_what_seeds_came_to_stays_when_they_are_stopped(visit):
+    app = press(visit(PAGE, part="reported", epochs="100"), "Train them")
+    assert button(app, "Train them").disabled
+    rerun_until(app, lambda app: "epoch 1 done" in progress(app))
+    app = press(app, "Stop")
+    assert progress(app).startswith("Stopped · run 1 of 6, epoch")
+    assert app.dataframe[-1].value["epoch"].tolist()[0] == 1
+    assert not button(app, "Train them").disabled
+    number_field(app, "Epochs").set_value(2).run()
+    assert any("The settings have changed" in each.value for each in app.caption)
+
+
+def test_a_number_of_seeds_that_is_refused_starts_nothing(visit):
+    app = visit(PAGE, part="reported")
+    number_field(app, "Seeds").set_value(1).run()
+    assert any("seeds must be a whole number from 2 to 20" in each for each in errors(app))
+    assert button(app, "Train them").disabled
+
+
 # --- exercises ------------------------------------------------------------------------------------
 
 
@@ -259,7 +305,7 @@ def test_a_wrong_guess_stands_beside_the_answer_and_stays(visit):
     app = press(press(app, "Commit and reveal"), "Next question")
     assert link(app, "exercise") == ["resnet"]
     app = press(app, "Question before")
-    wanted = "Not so. You said: about 16 times. It is: no faster than one."
+    wanted = "Not so. You said: about 16 times. It is: about as fast as one."
     assert errors(app) == [wanted]
     assert any(each.value == "1 of 9 guessed, 0 right." for each in app.caption)
     app = press(app, "Forget my guesses")
@@ -271,9 +317,10 @@ def test_a_run_to_check_the_advice_with_opens_as_it_is_called(visit):
     app.radio[0].set_value(0).run()
     app = press(app, "Commit and reveal")
     links = [each.proto for each in app.main.get("page_link")]
-    assert [each.label for each in links] == list(LARGE_BATCHES)
+    labels = [f"{name}: {each.found}" for name, each in LARGE_BATCHES.items()]
+    assert [each.label for each in links] == labels
     query = dict(parse_qsl(links[1].query_string))
-    assert query == format_fields(LARGE_BATCHES[links[1].label])
+    assert query == format_fields(list(LARGE_BATCHES.values())[1].config)
     assert not notices(visit("pages/fashion_mnist.py", **query))
 
 

@@ -89,6 +89,16 @@ def test_the_notes_table_says_that_it_is_reported(visit, server):
     expect(main(page).get_by_text("Accuracy falls with the batch")).to_be_visible()
 
 
+def test_two_seeds_of_the_notes_pair_are_trained_and_drawn(visit, server):
+    page = opened(visit(), f"{server.url}{PATH}?part=reported&epochs=1&seeds=2", charts=2)
+    button(page, "Train them").click()
+    expect(drawn(page)).to_have_count(3)
+    expect(main(page)).to_contain_text(
+        "6,000 images, 2 seeds: after 1 epoch test accuracy", timeout=60_000
+    )
+    expect(button(page, "Train them")).to_be_enabled()
+
+
 def test_a_guess_comes_before_the_answer(visit, server):
     page = opened(visit(), f"{server.url}{PATH}?part=exercises&exercise=central", charts=0)
     words = EXERCISES["central"].solve().words
