@@ -1,6 +1,6 @@
 """What real processes gain and cost: `python -m tests.benchmarks.bench_distributed`.
 
-It takes about three minutes on two idle cores. LeNet, batch 256, on the embedded sample:
+It takes about five minutes on two idle cores. LeNet, batch 256, on the embedded sample:
 
 - one process per rank with 1 thread each, against one process with as many threads and against as
   many logical replicas on as many threads, for 1 and 2 ranks, as images/s and ratios;
