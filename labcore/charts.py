@@ -42,6 +42,11 @@ COLUMNS = ("part", "racer", "label", "x", "y", "label_y", "step", "epochs", "sec
 Domain = tuple[float, float]
 
 
+def columns_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
+    """Rows, each with a value for every name, as the columns that a chart takes."""
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
 @dataclass(frozen=True)
 class LossView(Config):
     """Which loss over what a race chart shows."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from labcore.charts import DASHES, FONT_SIZE, Columns, specification
+from labcore.charts import DASHES, FONT_SIZE, Columns, columns_of, specification
 from labcore.classification_history import ClassificationHistory
 from labcore.datasets.fashion_mnist import CLASSES
 from labcore.replicas import PHASES
@@ -39,7 +39,7 @@ def loss_columns(runs: Runs) -> Columns:
         for each in history.minibatches
     ]
     rows.append((CHANCE, "chance: ln 10 = 2.30", None, 0, math.log(len(CLASSES))))
-    return _columns(("origin", "run", "step", "epochs", "loss"), rows)
+    return columns_of(("origin", "run", "step", "epochs", "loss"), rows)
 
 
 def accuracy_columns(runs: Runs, reported: ReportedRun | None) -> Columns:
@@ -57,7 +57,7 @@ def accuracy_columns(runs: Runs, reported: ReportedRun | None) -> Columns:
         curve = reported.curve or (reported.accuracy,) * 10
         rows += [(NOTES, "notes", epoch, value) for epoch, value in enumerate(curve, start=1)]
     rows.append((CHANCE, "chance: 0.10", 0, 1 / len(CLASSES)))
-    return _columns(("origin", "run", "epochs", "accuracy"), rows)
+    return columns_of(("origin", "run", "epochs", "accuracy"), rows)
 
 
 def seeds_columns(history: SeedsHistory) -> Columns:
@@ -74,7 +74,7 @@ def seeds_columns(history: SeedsHistory) -> Columns:
         (NOTES, named(each.devices), 10, 1, each.accuracy, None, None) for each in notes_pair()
     ]
     rows.append((CHANCE, "chance: 0.10", 0, None, 1 / len(CLASSES), None, None))
-    return _columns(("origin", "run", "epochs", "runs", "accuracy", "low", "high"), rows)
+    return columns_of(("origin", "run", "epochs", "runs", "accuracy", "low", "high"), rows)
 
 
 def phase_columns(runs: Runs) -> Columns:
@@ -85,7 +85,7 @@ def phase_columns(runs: Runs) -> Columns:
         if history.latest and (steps := history.latest.step)
         for place, (phase, total) in enumerate(history.phases.items())
     ]
-    return _columns(("run", "phase", "place", "milliseconds"), rows)
+    return columns_of(("run", "phase", "place", "milliseconds"), rows)
 
 
 def confusion_columns(confusion: Sequence[Sequence[int]]) -> Columns:
@@ -95,11 +95,7 @@ def confusion_columns(confusion: Sequence[Sequence[int]]) -> Columns:
         for true, row in enumerate(confusion)
         for predicted, count in enumerate(row)
     ]
-    return _columns(("true", "predicted", "images", "share"), rows)
-
-
-def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return columns_of(("true", "predicted", "images", "share"), rows)
 
 
 @lru_cache(maxsize=64)

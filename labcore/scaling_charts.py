@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from labcore.charts import FONT_SIZE, Columns, specification
+from labcore.charts import FONT_SIZE, Columns, columns_of, specification
 from labcore.models import MODELS
 from labcore.reported import ReportedRun
 from labcore.scaling import Point, StepTime, sweet_spot
@@ -39,10 +39,6 @@ _ROWS = alt.Scale(paddingInner=0.55, paddingOuter=0.4)
 _LEGEND = alt.Legend(
     orient="bottom", title=None, labelFontSize=FONT_SIZE, labelLimit=260, columns=2, offset=4
 )
-
-
-def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _layered(layers: list[Any], description: str, height: Any = HEIGHT) -> dict[str, Any]:
@@ -76,7 +72,7 @@ def reported_columns(runs: Sequence[ReportedRun]) -> Columns:
         )
         for n, run in enumerate(runs, start=1)
     ]
-    return _columns(("run", "model", "devices", "batch", "lr", "accuracy", "seconds"), rows)
+    return columns_of(("run", "model", "devices", "batch", "lr", "accuracy", "seconds"), rows)
 
 
 @lru_cache(maxsize=8)
@@ -136,7 +132,7 @@ def step_columns(points: Sequence[Point], chosen: int) -> Columns:
         if step.devices & (step.devices - 1) == 0 or step.devices == chosen
         for place, (part, seconds) in enumerate(zip(PARTS, _parts(step), strict=True))
     ]
-    return _columns(("devices", "part", "place", "seconds", "total", "words", "chosen"), rows)
+    return columns_of(("devices", "part", "place", "seconds", "total", "words", "chosen"), rows)
 
 
 def _parts(step: StepTime) -> tuple[float, ...]:
@@ -198,7 +194,7 @@ def speed_columns(points: Sequence[Point], chosen: int) -> Columns:
     best = sweet_spot(points)
     rows.append(_mark("sweet", best, f"most images per second: {best.step.devices:,} devices"))
     rows += [_mark("chosen", each, "") for each in points if each.step.devices == chosen]
-    return _columns(("part", "curve", "devices", "speed_up", "efficiency", "words"), rows)
+    return columns_of(("part", "curve", "devices", "speed_up", "efficiency", "words"), rows)
 
 
 def _mark(part: str, point: Point, words: str) -> tuple[Any, ...]:
@@ -298,7 +294,7 @@ def sharing_columns(sharings: Mapping[str, Sharing], names: Sequence[str]) -> Co
             rows.append((bar, sharing, name, WORK, 0, works, own, words))
             rows.append((bar, sharing, name, WAITING, 1, waits, own, words))
     columns = ("bar", "sharing", "device", "part", "place", "seconds", "rows", "words")
-    return _columns(columns, rows)
+    return columns_of(columns, rows)
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from labcore.charts import DASHES, FONT_SIZE, Columns, specification
+from labcore.charts import DASHES, FONT_SIZE, Columns, columns_of, specification
 from labcore.step_curves import STEPS, CurvePoint, RunDiverged
 
 HEIGHT = 290
@@ -25,6 +25,8 @@ DRIFT, DIFFERENCE = "between replicas", "to one device"
 LONGEST, SHORTEST = "longest step", "shortest step"
 
 Row = tuple[str, int, float, str]
+NAMES = ("run", "step", "value", "words")
+"""What a row holds."""
 
 
 def loss_columns(points: Sequence[CurvePoint], ends: Sequence[RunDiverged]) -> Columns:
@@ -39,7 +41,7 @@ def loss_columns(points: Sequence[CurvePoint], ends: Sequence[RunDiverged]) -> C
         (REPLICAS if end.run == "replicas" else ONE, end.event.step, MOST_LOSS, _exit(end))
         for end in ends
     ]
-    return _columns(rows)
+    return columns_of(NAMES, rows)
 
 
 def _exit(end: RunDiverged) -> str:
@@ -54,7 +56,7 @@ def drift_columns(points: Sequence[CurvePoint]) -> Columns:
         for run, value in ((DRIFT, each.drift), (DIFFERENCE, each.difference))
         if value is not None
     ]
-    return _columns(rows)
+    return columns_of(NAMES, rows)
 
 
 def ratio_columns(points: Sequence[CurvePoint]) -> Columns:
@@ -66,12 +68,7 @@ def ratio_columns(points: Sequence[CurvePoint]) -> Columns:
         if each.ratios
         for run, value in ((LONGEST, max(each.ratios)), (SHORTEST, min(each.ratios)))
     ]
-    return _columns(rows)
-
-
-def _columns(rows: Sequence[Row]) -> Columns:
-    names = ("run", "step", "value", "words")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return columns_of(NAMES, rows)
 
 
 @lru_cache(maxsize=1)

@@ -78,7 +78,7 @@ def _over_seeds(draft: ScalingDraft) -> None:
             setting_widget(draft, SeedsConfig, name)
     config = None
     try:
-        config = draft.seeds()
+        config = draft.config_of(SeedsConfig)
     except ConfigError as error:
         st.error(plain(str(error)))
     trial_panel(
@@ -86,7 +86,7 @@ def _over_seeds(draft: ScalingDraft) -> None:
         "Train them",
         "Trains LeNet with the notes' batch and learning rate on one and on two devices, seed by "
         "seed, on this machine.",
-        lambda: _train(draft.seeds()),
+        lambda: _train(draft.config_of(SeedsConfig)),
         lambda history: _spread(history, config),
         ready=config is not None,
     )

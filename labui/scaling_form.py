@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import streamlit as st
 
@@ -16,6 +17,8 @@ from labcore.seeds import SeedsConfig
 from labcore.uneven import MOST_ROWS, UnevenConfig, Worker
 from labui.draft import Draft, keep_draft, open_draft, setting_widget, values_of
 from labui.page import plain
+
+C = TypeVar("C", bound=Config)
 
 FORM = "scaling"
 FEWEST, MOST = 2, 8
@@ -168,25 +171,15 @@ class ScalingDraft(Draft):
             self.listed.append(Listed(f"device {rank}", Worker().speed))
         return self.listed[:wanted]
 
-    def what_if(self) -> ScalingConfig:
-        """What is asked of like devices.
+    def config_of(self, kind: type[C]) -> C:
+        """What a config's fields are set to.
 
         Raises:
             ConfigError: the settings do not go together, or one of them is refused.
         """
         if self.refused:
             raise self.refused
-        return ScalingConfig(**self.fields_of(ScalingConfig))
-
-    def seeds(self) -> SeedsConfig:
-        """Which runs of the notes are repeated.
-
-        Raises:
-            ConfigError: a setting is refused.
-        """
-        if self.refused:
-            raise self.refused
-        return SeedsConfig(**self.fields_of(SeedsConfig))
+        return kind(**self.fields_of(kind))
 
     def uneven(self) -> tuple[UnevenConfig, list[str]]:
         """The unequal devices that take part, and their labels.

@@ -34,7 +34,7 @@ def draw_what_if(draft: ScalingDraft) -> None:
     figure = st.container()
     what_if_widgets(draft)
     try:
-        config = draft.what_if()
+        config = draft.config_of(ScalingConfig)
         st.session_state[SHOWN] = (config, points_of(config))
     except ConfigError as error:
         figure.error(plain(str(error)))

@@ -29,6 +29,7 @@ from labcore.process_allreduce import (
 )
 from labcore.processes import WorkerError, WorkerStarted
 from labcore.schedules import allreduce
+from tests.children import gone
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("loaded", "joined", "reduced", "timed")
@@ -51,18 +52,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
     assert list(folder.iterdir()) == []
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for is a zombie, no process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return Path("/proc").exists()  # gone meanwhile; elsewhere, there are no such files
 
 
 def vectors(world_size: int, length: int, dtype: torch.dtype) -> Tensor:

@@ -25,6 +25,7 @@ from labcore.processes import (
     WorkerStarted,
     run_workers,
 )
+from tests.children import gone, gone_within
 
 ROOT = Path(__file__).parent.parent
 LONG = 20.0  # a wait that only a broken launcher exhausts
@@ -55,25 +56,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         return "some_worker"
 
     return write
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for is a zombie, no process."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return Path("/proc").exists()  # gone meanwhile; elsewhere, there are no such files
-
-
-def gone_within(seconds: float, pids: list[int]) -> bool:
-    until = time.monotonic() + seconds
-    while not all(map(gone, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    return all(map(gone, pids))
 
 
 def reports(events: Iterator[WorkerEvent]) -> list[tuple[int, dict[str, Any]]]:

@@ -25,6 +25,8 @@ from labcore.config import ConfigError, format_fields
 from labcore.datasets import fashion_mnist
 from labcore.meeting import LostRankError, started_by_torchrun
 from labcore.rank_process import be_a_rank
+from tests.children import below, gone, gone_within
+from tests.test_launch import needs_proc
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ClassificationConfig(engine="processes", replicas=2, images=100, batch_size=50, epochs=100)
@@ -35,10 +37,6 @@ FLAGS = [
 COMMAND = [sys.executable, "-m", "labcore", *FLAGS, "--epochs", "100"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
 LONG = 120.0
-
-needs_proc = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="finds processes in /proc, which is not here"
-)
 
 
 @pytest.fixture
@@ -74,37 +72,6 @@ def lines_until(process: subprocess.Popen[str], kind: str, count: int) -> list[d
     raise AssertionError(process.stderr.read() if process.stderr else "")
 
 
-def below(pid: int) -> list[int]:
-    """All processes that this one has started, and those of these."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(stat.parent.name)] = int(fields[1])
-    found, new = [], [pid]
-    while new:
-        new = [child for child, parent in parents.items() if parent in new]
-        found += new
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone_within(seconds: float, pids: list[int]) -> bool:
-    until = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
-
-
 # Started by the command line
 
 
@@ -129,7 +96,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Pat
         ranks = below(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         _, message = process.communicate(timeout=LONG)
-    return process.returncode, message, path, temporary, not any(map(alive, ranks))
+    return process.returncode, message, path, temporary, all(map(gone, ranks))
 
 
 @needs_proc
@@ -195,7 +162,7 @@ def test_a_terminated_torchrun_keeps_the_step_in_hand(
     status, seen, message, ranks, path = torchrun
     assert status != 0
     assert "Terminated." in message
-    assert not any(map(alive, ranks))
+    assert all(map(gone, ranks))
     assert seen[-1]["event"] == "checkpointed"
     kept = checkpoints.load(path, format_fields(CONFIG)).curve
     assert kept.step == seen[-1]["step"] == [e for e in seen if "loss" in e][-1]["step"]
