@@ -98,10 +98,12 @@ def _reveal(name: str, given: Guess) -> None:
         for label, each in LARGE_BATCHES.items():
             st.page_link(
                 "pages/fashion_mnist.py",
-                label=f"{label}: {each.found}",
+                label=label,
                 icon=":material/hub:",
                 query_params=format_fields(each.config),
             )
+            # Not in the link, which a phone would cut.
+            st.caption(f"{each.found[0].upper()}{each.found[1:]}.")
         st.caption(
             "A hundred epochs of 6,000 images, about as many steps as ten of 60,000. The rule has "
             "limits: those who found it trained a network with batch norm, which LeNet has not."

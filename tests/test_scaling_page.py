@@ -317,8 +317,11 @@ def test_a_run_to_check_the_advice_with_opens_as_it_is_called(visit):
     app.radio[0].set_value(0).run()
     app = press(app, "Commit and reveal")
     links = [each.proto for each in app.main.get("page_link")]
-    labels = [f"{name}: {each.found}" for name, each in LARGE_BATCHES.items()]
-    assert [each.label for each in links] == labels
+    assert [each.label for each in links] == list(LARGE_BATCHES)
+    found = [f"{each.found[0].upper()}{each.found[1:]}." for each in LARGE_BATCHES.values()]
+    said_below = [each.value for each in app.caption]
+    start = said_below.index(found[0])
+    assert said_below[start : start + len(found)] == found
     query = dict(parse_qsl(links[1].query_string))
     assert query == format_fields(list(LARGE_BATCHES.values())[1].config)
     assert not notices(visit("pages/fashion_mnist.py", **query))
